@@ -1,10 +1,11 @@
-"""The guards of every request: security headers, identity, role, form token; and its entries in the audit log.
+"""The guards of every request: security headers, identity, role, form token; and the request's entries in the audit
+log.
 
-A request that changes something must come from a page of this dashboard. Two things prove it, and both are needed: the
-browser says so (Sec-Fetch-Site; for browsers or plain HTTP that do not send it, Origin), and the form has a token that
-is bound to this browser (a random cookie that scripts cannot read) and to who asks. (OWASP, "Cross-Site Request Forgery
+A request that changes something must come from a page of this dashboard. Two proofs are required: the browser states
+the origin (Sec-Fetch-Site; Origin for browsers or plain HTTP that do not send it), and the form has a token that is
+bound to this browser (a random cookie that scripts cannot read) and to the user. (OWASP, "Cross-Site Request Forgery
 Prevention": signed double submit, bound to the session, with the origin check in depth.) A bearer token in a header is
-itself a proof, as no browser sends one unasked.
+itself a proof, as no browser sends one unprompted.
 """
 
 import hashlib
@@ -106,11 +107,11 @@ class Access:
         return self.auth.session_of(session.name) if session and isinstance(self.auth, LoginAuth) else None
 
     def session(self, request: HTTPConnection) -> Session | None:
-        """The session that the browser's cookie stands for. Raises ServerError."""
+        """The session of the browser's cookie. Raises ServerError."""
         return self.sessions.of(request) if isinstance(self.auth, LoginAuth) else None
 
     def log_in(self, request: Request, response: Response, identity: Identity) -> None:
-        """Gives a browser a session. Raises ServerError."""
+        """Begins a session for a browser. Raises ServerError."""
         word = self.sessions.begin(identity.name, self.address_of(request))
         set_cookie(request, response, self.sessions.cookie, word, LASTS_S)
         self.noted(request, identity, "login", "logged in")
@@ -146,7 +147,7 @@ class Access:
 
 
 class SecurityHeaders:
-    """Gives each request a nonce of its own, and each answer the headers that go with it."""
+    """Gives each request a new nonce, and each answer the security headers with that nonce."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -217,7 +218,7 @@ def check_meant(request: HTTPConnection, identity: Identity, key: bytes, given: 
 
 
 def is_same_origin(request: HTTPConnection) -> bool:
-    """Whether the browser states that a page of this origin made the request. No statement counts as no."""
+    """Whether the browser states that a page of this origin made the request. False without a statement."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"

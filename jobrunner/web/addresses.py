@@ -1,4 +1,4 @@
-"""Addresses of requests: of the client, also behind trusted proxies, of its site, and of the host it asks for."""
+"""Addresses in requests: the client, also behind trusted proxies, its site, and the requested host."""
 
 import ipaddress
 from collections.abc import Collection, Iterable
@@ -10,7 +10,7 @@ from jobrunner.formatting import describe
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _ONE_CUSTOMER = 64
-"""Bits of an IPv6 address that differ between sites; the others are one machine's to choose."""
+"""Bits of an IPv6 address that identify a site; a machine chooses the other bits itself."""
 
 
 def networks(given: Iterable[str]) -> tuple[Network, ...]:
@@ -55,8 +55,8 @@ def is_loopback(host: str) -> bool:
 
 
 def site_of(host: str) -> str:
-    """The unit that limits count by: the /64 of an IPv6 address, and one for all loopback addresses, because a client
-    that has one of them has all."""
+    """The unit for which limits count: the /64 of an IPv6 address, and a single site for all loopback addresses,
+    because a client that has one of them has all."""
     address = _address(host)
     if address is not None and address.is_loopback:
         return "loopback"

@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application: its routes, its errors, and where it is mounted.
+"""The dashboard as an ASGI application: its routes, its errors, and ways to mount it.
 
 Mountable: `app.mount("/jobs", create_app(client, auth=…))` in FastAPI and Starlette, `asgi_under` for Django.
 Nothing runs before the first request, so it needs no lifespan of the application that mounts it. A proxy in front may
@@ -52,11 +52,11 @@ def create_app(
     """Makes the dashboard of `client`.
 
     `auth` is required: there is no default login, because a request from a proxy on this machine may come from any
-    client. `prefix_path` is the prefix of URLs behind a proxy; a mounted application needs none. `redact` adds names
-    of parameters to hide. `actions=False` makes the dashboard read-only. `secret` signs form tokens, together with the
-    key of `auth`: give all processes the same. Where neither has one (a function, a proxy), each process signs with a
-    key of its own. `trusted_proxies`: addresses whose X-Forwarded-For header gives the client's address.
-    `alerts`: thresholds above which pages warn: waiting_s, failed_share, dead_per_hour.
+    client. `prefix_path` is the prefix of URLs behind a proxy; a mounted application needs none. `redact` adds names of
+    parameters to hide. `actions=False` makes the dashboard read-only. `secret` signs form tokens, together with the key
+    of `auth`: all processes need the same value. Where neither has a key (a function, a proxy), each process signs with
+    its own random key. `trusted_proxies`: addresses whose X-Forwarded-For header gives the client's address. `alerts`:
+    thresholds above which pages warn: waiting_s, failed_share, dead_per_hour.
 
     Raises InvalidOption for an argument of a wrong type or value, UnknownOption for an unknown one.
     """
@@ -130,7 +130,7 @@ def _metrics(dashboard: Dashboard) -> Handler:
         return exposition.Scrapes(dashboard.client), exposition.CONTENT_TYPE
 
     async def metrics(request: Request) -> Response:
-        """For Prometheus, which identifies itself like everybody (with a bearer token, or as a user)."""
+        """Metrics for Prometheus, which authenticates as any client does (with a bearer token, or as a user)."""
         await dashboard.access.identified(request, Role.VIEWER)
         scrapes, kind = found()
         status, body = await run_in_threadpool(scrapes.answer)
@@ -141,7 +141,7 @@ def _metrics(dashboard: Dashboard) -> Handler:
 
 def _health(dashboard: Dashboard) -> Callable[[Request], Response]:
     def health(_: Request) -> Response:
-        """200 when the server answers, for containers and balancers; says nothing else."""
+        """200 when the server answers, for containers and load balancers; reveals nothing else."""
         try:
             latency_ms(dashboard.client)
         except JobrunnerError:
@@ -167,7 +167,7 @@ def _http(error: HTTPException) -> Refused:
 
 
 class UnderPrefix:
-    """Makes every URL begin with `prefix`, whether the proxy in front passes the prefix on or takes it off."""
+    """Makes every URL begin with `prefix`, whether the proxy in front keeps or strips the prefix."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app, self._prefix = app, prefix
@@ -192,7 +192,7 @@ def asgi_under(path: str, dashboard: ASGIApp, others: ASGIApp) -> ASGIApp:
     async def both(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_below(scope["path"], prefix):
             await dashboard({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
-        elif scope["type"] == "lifespan":  # Django raises at it, and the dashboard needs nothing from it
+        elif scope["type"] == "lifespan":  # Django raises on it, and the dashboard does not need it
             await dashboard(scope, receive, send)
         else:
             await others(scope, receive, send)

@@ -2,10 +2,10 @@
 
 An `auth` maps a request to an `Identity`, or to None when it does not recognise the user: `Token` and `Basic`
 (credentials.py), `LoginLinks` (links that work once, the default of `jobrunner dashboard`; login.py), and those of this
-module, which need no secret. `TrustedProxy`: a proxy in front says who it is; `Loopback` (`--no-login`) lets everybody
-on this machine in as an admin; `AskedOf` is a function of the application that mounts the dashboard.
+module, which need no secret. `TrustedProxy`: a proxy in front names the user; `Loopback` (`--no-login`) admits every
+user of this machine as an admin; `AskedOf` is a function of the application that mounts the dashboard.
 
-Any client can write headers, so only those of a trusted proxy count.
+Any client can set headers, so only headers of a trusted proxy count.
 """
 
 import re
@@ -43,7 +43,7 @@ def role_named(name: str) -> Role:
 
 
 def check_role(role: object, whose: str) -> None:
-    """Raises InvalidOption for what is no Role, also for its name: `role_named` reads names."""
+    """Raises InvalidOption for a value that is no Role, even the name of a role: `role_named` parses names."""
     if not isinstance(role, Role):
         raise InvalidOption(f"the role of {whose} is {describe(role)}: give Role.VIEWER, Role.OPERATOR or Role.ADMIN")
 
@@ -100,10 +100,10 @@ class Loopback:
 
 
 class TrustedProxy:
-    """A proxy in front identifies people and puts their name into a header.
+    """A proxy in front authenticates users and puts their name into a header.
 
     Only connections from `trusted` addresses (or networks, 10.0.0.0/8) are believed; `roles` gives the role by name,
-    `default` that of all others (None: they have no way in).
+    `default` the role of all other users (None: no access).
     """
 
     challenge = ""
@@ -144,7 +144,7 @@ class TrustedProxy:
 
 
 class AskedOf:
-    """A function of the application that this is mounted in: request → Identity or None."""
+    """A function of the application that mounts the dashboard: request → Identity or None."""
 
     challenge = ""
 
@@ -182,6 +182,6 @@ def _takes_one(function: Callable[..., object]) -> bool:
         signature(function).bind(None)
     except TypeError:
         return False
-    except ValueError:  # one in C that does not tell
+    except ValueError:  # a function in C without a signature
         return True
     return True

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 
 def is_secure(request: HTTPConnection) -> bool:
-    """Whether the browser uses https, with this server or with a proxy that says so."""
+    """Whether the browser uses https, to this server or, by its headers, to a proxy."""
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
 
 

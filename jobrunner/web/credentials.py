@@ -1,9 +1,9 @@
-"""Secrets that prove an identity: tokens, and users with passwords, as they are configured.
+"""Configured secrets that prove an identity: tokens, and users with passwords.
 
-`Token`: for a person through the login page, or for a program as a bearer. `Basic`: users with passwords, which the
-browser asks for. Secrets are compared in constant time, and are configured in clear or as a scrypt hash that `jobrunner
-dashboard --hash` prints: `scrypt$N$r$p$salt$digest` (RFC 7914; salt and digest in URL-safe base64). Hashes made
-elsewhere may cost more; the dashboard refuses to start with one that needs over 64 MiB, or with a text of another form.
+`Token`: for a person through the login page, or for a program as a bearer. `Basic`: users with passwords, for which the
+browser prompts. Secrets are compared in constant time, and are configured in clear or as a scrypt hash that `jobrunner
+dashboard --hash` prints: `scrypt$N$r$p$salt$digest` (RFC 7914; salt and digest in URL-safe base64). Hashes from other
+tools may cost more; the dashboard refuses to start with a hash that needs over 64 MiB, or with a text of another form.
 """
 
 import base64
@@ -28,7 +28,8 @@ _SCHEME = "scrypt$"
 
 
 class LoginAuth:
-    """Methods with the login page: a secret is entered there once, and exchanged for a session (sessions.py)."""
+    """Methods that use the login page: a secret is entered there once, and exchanged for a session
+    (sessions_and_login_throttle.py)."""
 
     challenge = ""
     by_link = False
@@ -51,7 +52,7 @@ class LoginAuth:
         return False
 
     def identify(self, _: HTTPConnection) -> Identity | None:
-        """None: the dashboard checks sessions before."""
+        """Always None: the dashboard checks sessions before."""
         return None
 
     def signing_key(self) -> bytes:
@@ -60,10 +61,10 @@ class LoginAuth:
 
 
 class Token(LoginAuth):
-    """Secrets: as `Authorization: Bearer …`, or typed once into the login page.
+    """Access tokens: sent as `Authorization: Bearer …`, or typed once into the login page.
 
-    `Token("one for all")`, or a name and role for each, which the audit log then has:
-    `Token(named={"ann": ("a long secret", Role.OPERATOR)})`.
+    `Token("one for all")`, or a name and role for each token, which the audit log then shows: `Token(named={"ann": ("a
+    long secret", Role.OPERATOR)})`.
     """
 
     challenge = 'Bearer realm="jobrunner"'
@@ -112,12 +113,12 @@ class Token(LoginAuth):
         return self._who.get(name)
 
     def signing_key(self) -> bytes:
-        """Made from the tokens: other tokens end all sessions."""
+        """A key derived from the tokens: other tokens end all sessions."""
         return self._key
 
 
 class Basic:
-    """Users with passwords, asked for by the browser itself: {"ann": ("her password", Role.OPERATOR)}."""
+    """Users with passwords, for which the browser itself prompts: {"ann": ("her password", Role.OPERATOR)}."""
 
     challenge = 'Basic realm="jobrunner", charset="UTF-8"'
 
@@ -128,7 +129,8 @@ class Basic:
         if not users:
             raise InvalidOption("no user is given: give at least one, as name and password")
         self._users = {name: (Secret(password), role) for name, (password, role) in users.items()}
-        # For unknown names: that takes as long as a wrong password, so the time says nothing of which names there are.
+        # For unknown names: checking it takes as long as a wrong password, so the time does not reveal which names
+        # exist.
         is_hashed = any(secret.is_hashed for secret, _ in self._users.values())
         nobody = secrets.token_urlsafe()
         self._nobody = Secret(hashed(nobody) if is_hashed else nobody), Role.VIEWER
@@ -153,7 +155,7 @@ class Basic:
         return name in self._users
 
     def signing_key(self) -> bytes:
-        """Made from all names and passwords."""
+        """A key derived from all names and passwords."""
         return self._key
 
 
@@ -170,7 +172,7 @@ def _credentials(request: HTTPConnection) -> tuple[str, str] | None:
 
 
 def _checked(users: Mapping[str, tuple[str, Role]]) -> Mapping[str, tuple[str, Role]]:
-    """The same users. Raises InvalidOption, whose text never has a secret."""
+    """The same users. Raises InvalidOption, whose text never contains a secret."""
     if not isinstance(users, Mapping):
         raise InvalidOption(f"users are of type {type(users).__name__}: give a dict, {_USERS}")
     for name, given in users.items():
@@ -185,7 +187,7 @@ def _checked(users: Mapping[str, tuple[str, Role]]) -> Mapping[str, tuple[str, R
 
 
 def check_secret(secret: object, what: str) -> None:
-    """Raises InvalidOption for what is no text, or was no UTF-8 in the environment."""
+    """Raises InvalidOption for a secret that is no text, or was no UTF-8 in the environment."""
     if not isinstance(secret, str):
         raise InvalidOption(f"{what} is of type {type(secret).__name__}: give a str")
     try:
@@ -195,7 +197,7 @@ def check_secret(secret: object, what: str) -> None:
 
 
 def _derived(secret: str) -> bytes:
-    # Slow on purpose: a cookie signed with it must not be a quick way to try passwords.
+    # Slow on purpose: a cookie signed with the key must not be a quick way to test passwords.
     return hashlib.scrypt(secret.encode(), salt=b"jobrunner dashboard", n=2**14, r=8, p=1, dklen=32)
 
 
@@ -207,21 +209,22 @@ def hashed(secret: str) -> str:
 
 
 class Secret:
-    """One configured password or token. `fits` compares in constant time, whichever form it was configured in."""
+    """One configured password or token. `fits` compares in constant time, for either form of configuration."""
 
     _one_at_a_time = threading.BoundedSemaphore(2)
-    """A hash takes some 50 ms and 16 MiB: guesses from many addresses must not take all threads and the memory."""
+    """Limits concurrent hashing, as a hash takes some 50 ms and 16 MiB: guesses from many addresses must not use up
+    threads and memory."""
 
     def __init__(self, configured: str) -> None:
         self._clear = None if configured.startswith(_SCHEME) else configured.encode()
         self._n, self._r, self._p, self._salt, self._digest = _parsed(configured) if self._clear is None else _NONE
-        # Secrets that were right before, as keyed digests: browsers send a password with every request.
+        # Keyed digests of secrets found right before, as browsers send a password with every request.
         self._key = secrets.token_bytes(32)
         self._fitted: set[bytes] = set()
 
     @property
     def is_hashed(self) -> bool:
-        """Whether it is known by its hash only."""
+        """Whether only the hash of the secret is known."""
         return self._clear is None
 
     def fits(self, given: str) -> bool:
@@ -266,7 +269,7 @@ def _bytes(text: str) -> bytes:
 
 _NONE = (0, 0, 0, b"", b"")
 _USERS = 'such as {"ann": ("a long secret", Role.OPERATOR)}'
-# Never with the value: a hash is a secret, too, and what is no hash may be a password.
+# Never with the value: a hash is a secret, too, and a text that is no hash may be a password.
 _WRONG = (
     "a password or token begins with scrypt$ and is no hash that can be checked (scrypt$N$r$p$salt$digest, at most "
     "64 MiB): make one with `jobrunner dashboard --hash`"

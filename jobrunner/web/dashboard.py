@@ -1,7 +1,7 @@
 """Request handling of all pages and actions: authentication, role, endpoint, answer.
 
 The order is the same for every page and action: identify, check the role, (for an action: check the CSRF token), read
-parameters, run the endpoint, answer. The handler checks the role; a template that hides a button is no protection.
+parameters, run the endpoint, answer. The handler checks the role; hiding a button in a template is no protection.
 """
 
 import logging
@@ -61,7 +61,7 @@ class Dashboard:
     ) -> None:
         self.client = client
         self.acts = acts
-        # Without any secret a random key of this process: with an empty key, any client could forge a form's token.
+        # Without any secret, a random key for this process: with an empty key, any client could forge a form token.
         key = auth.signing_key() + secret.encode() or secrets.token_bytes(32)
         self.access = Access(client, auth, key=key, trusted=trusted)
         self.flash = Flash()
@@ -98,7 +98,7 @@ class Dashboard:
         return self.guarded(handler)
 
     def guarded(self, handler: Handler) -> Handler:
-        """The handler with an answer for every error, so that error answers get the security headers, too."""
+        """Wraps the handler so that every error has an answer, and error answers get the security headers, too."""
 
         async def answering(request: Request) -> Response:
             try:
@@ -114,7 +114,7 @@ class Dashboard:
     def _refused_somehow(self, request: Request, error: Exception) -> Response:
         try:
             return self.refusal(request, error)
-        except Exception:  # an error that left the handler would bypass the security headers
+        except Exception:  # an error raised from the handler would bypass the security headers
             _log.exception("a refusal could not be written")
             return PlainTextResponse("internal error; the log of the dashboard has the details\n", 500)
 
@@ -139,7 +139,7 @@ class Dashboard:
         )
 
     def answer(self, context: Context, template: str, values: Any, status: int = 200) -> Response:
-        """A page for a browser, its values for a program."""
+        """The response: a page for a browser, its values as JSON for a program."""
         if wants_json(context.request):
             return Response(as_json(values), status, media_type="application/json")
         flash = self.flash.take(context.request)
@@ -171,7 +171,7 @@ class Dashboard:
         """The answer to a refused request."""
         status, text = explained(error)
         if status >= 500 and not self.access.is_identified(request):
-            text = "the server is away" if status == 503 else "internal error"  # no more for strangers
+            text = "the server is away" if status == 503 else "internal error"  # no details for unknown clients
         self.access.note_refusal(request, error, text)
         values: dict[str, Any] = {"error": text, "status": status}
         if status == 401 and self.access.has_login and not wants_json(request):
@@ -231,7 +231,7 @@ def _takes_html(request: Request) -> bool:
 
 
 def _page_of(request: Request) -> str:
-    """Path and query of the page that a request is for, or whose form it sends; '' where that is not known."""
+    """Path and query of the requested page, or of the page whose form was sent; '' when unknown."""
     url = str(request.url) if request.method == "GET" else request.headers.get("referer", "")
     with suppress(ValueError):
         _, _, path, query, _ = urlsplit(url)
@@ -256,16 +256,16 @@ def local_path(path: str, default: str) -> str:
 
 
 class Flash:
-    """One line about what was just done, carried over a redirect in a short-lived signed cookie, and shown once.
+    """A line about the last action, carried over a redirect in a short-lived signed cookie, and shown once.
 
-    Signed with a key of this process: the line is only worth something for some seconds.
+    Signed with a key of this process, as the line is needed only for some seconds.
     """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def put(self, request: Request, response: Response, text: str, kind: str) -> None:
-        """Leaves a line for the next page. `kind` is done or refused."""
+        """Stores a line for the next page. `kind` is done or refused."""
         value = {"text": text[:500], "kind": kind, "until": unix_ms() + _FLASH_LASTS_S * 1000}
         word = signed(value, self._key, purpose="flash")
         set_cookie(request, response, _FLASH_COOKIE, word, _FLASH_LASTS_S, strict=True)

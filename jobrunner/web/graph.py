@@ -1,8 +1,8 @@
-"""The graph of a pipeline as SVG, from left to right, with what is in each of its queues now.
+"""Draws the graph of a pipeline as SVG, from left to right, with the present counts of its queues.
 
 Layers by the longest way from a start (Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical
-System Structures", 1981); within a layer a node stands near the mean of those that lead to it. Links that lead back
-into a loop run below the nodes. As in `charts.responsive` there are classes only, no styles; text is escaped.
+System Structures", 1981); within a layer a node is near the mean position of the nodes that lead to it. Links back into
+a loop run below the nodes. As in `charts.responsive` there are classes only, no styles; text is escaped.
 """
 
 import itertools
@@ -19,14 +19,14 @@ from jobrunner.formatting import rate as rate_text
 _WIDE, _TALL = 196, 84
 _GAP_X, _GAP_Y, _EDGE = 72, 28, 16
 _FITS = 27
-"""Characters of counts that fit into a node; more are drawn narrower."""
+"""Characters of counts that fit into a node; longer texts are drawn narrower."""
 _SHRINKS = 5
-"""So many layers may be drawn smaller to fit a desk and stay readable; more are scrolled."""
+"""Up to this many layers shrink to fit a desktop screen and stay readable; wider graphs scroll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """One queue with what is known of it now. `targets` are names of boxes, in the same graph or not."""
+    """One queue with its present figures. `targets` are names of boxes, in the same graph or not."""
 
     name: str
     kind: str
@@ -35,14 +35,14 @@ class Box:
     pending: int = 0
     dead: int = 0
     rate: float | None = None
-    """Items that leave it a second."""
+    """Items that leave the queue per second."""
     paused: bool = False
     targets: tuple[str, ...] = ()
     dead_letter_queue: str | None = None
 
 
 def draw(boxes: Sequence[Box], *, label: str) -> Markup:
-    """The graph; `boxes` in the order of the way through it (as `Graph.in_order`). Links to nowhere are left out."""
+    """Draws the graph; `boxes` are in topological order (as `Graph.in_order`). Links to missing boxes are omitted."""
     layers = layered(boxes)
     places = _places(layers)
     columns, rows = len(layers), max((len(layer) for layer in layers), default=1)
@@ -67,9 +67,9 @@ def draw(boxes: Sequence[Box], *, label: str) -> Markup:
 
 
 def layered(boxes: Sequence[Box]) -> list[list[str]]:
-    """Names by layer. A box stands right of all that lead to it, but for links that lead back in the given order.
+    """Names by layer. A box is right of all boxes that lead to it, except for links that lead back in the given order.
 
-    A link that passes layers by has a place of its own in each, named by `bend`, so that it runs behind no box.
+    A link that skips layers has its own position in each, named by `bend`, so that it does not run behind a box.
     """
     order = {box.name: at for at, box in enumerate(boxes)}
     ahead = [(box.name, to) for box in boxes for to in _ways(box, order) if order[to] > order[box.name]]
@@ -90,7 +90,7 @@ def layered(boxes: Sequence[Box]) -> list[list[str]]:
 
 
 def bend(name: str, to: str, level: int) -> str:
-    """The name of a place where a link passes a layer by; no queue can be called so."""
+    """The name of a position where a link skips a layer; no queue can have such a name."""
     return f"{name} > {to} @ {level}"
 
 

@@ -1,6 +1,6 @@
-"""The snapshot that all tabs share, and the event stream that has them refresh.
+"""The snapshot that all tabs share, and the event stream that makes them refresh.
 
-Invariant: however many tabs and pages ask, the dashboard reads the server once a second at most, and for a fifth of the
+Invariant: for any number of tabs and pages, the dashboard reads the server at most once a second and a fifth of the
 time; while no tab is open it reads nothing. An event carries the time and the counts of the queues; the tab then
 fetches its page again, which is rendered from the same snapshot. (Server-sent events: WHATWG HTML, section 9.2.)
 """
@@ -39,7 +39,7 @@ FRESH_S = 1.0
 EVERY_S = 2.0
 _STOP_CHECK_S = 0.25
 _REST = 4
-"""A snapshot of many thousands of queues takes a while to read; it is used for this many times as long."""
+"""A snapshot is used for this many times as long as its reading took, as many thousands of queues take a while."""
 _MOST_TABS = 500
 _MOST_OF_ONE = 50
 _UNKNOWN_TOLD = 3
@@ -48,10 +48,11 @@ _log = SafeLogger("jobrunner.dashboard")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertThresholds:
-    """Above what the dashboard warns; 0: it never warns. The defaults are those of the alert rules for Prometheus."""
+    """Thresholds above which the dashboard warns; 0: never. The defaults equal those of the alert rules for
+    Prometheus."""
 
     waiting_s: float = 300.0
-    """Seconds for which the oldest task of a queue waits."""
+    """Seconds for which the oldest task of a queue has waited."""
     failed_share: float = 0.2
     """The share of attempts that fail."""
     dead_per_hour: float = 1.0
@@ -67,7 +68,7 @@ class AlertThresholds:
                 raise InvalidOption(f"alerts.{name}={describe(value)}: give a number from 0{limit}; 0 is no alert")
 
     def waits_long(self, seconds: float | None) -> bool:
-        """Whether a queue whose oldest task waits for so long is above the threshold."""
+        """Whether a wait of `seconds` of a queue's oldest task is above the threshold."""
         return self.waiting_s > 0 and (seconds or 0.0) > self.waiting_s
 
     def fails_often(self, counts: OutcomeCounts) -> bool:
@@ -75,32 +76,33 @@ class AlertThresholds:
         return self.failed_share > 0 and counts.failed > self.failed_share * counts.ended
 
     def dies_often(self, counts: OutcomeCounts, hours: float) -> bool:
-        """Whether the tasks that died in so many hours are above the threshold."""
+        """Whether the tasks that died in `hours` are above the threshold."""
         return self.dead_per_hour > 0 and counts.dead > self.dead_per_hour * hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSnapshot:
-    """The state a second ago at most, or four times as long ago as the reading took."""
+    """The state at most a second ago, or at most four times as long ago as the reading took."""
 
     look: LiveSnapshot
     graphs: dict[str, Graph]
     """Pipelines whose links are known, by name."""
     warnings: tuple[Check, ...]
     unserved: tuple[QueueView, ...]
-    """Queues with something to do that no worker serves, but for those that a pipeline declares as ends."""
+    """Queues with open tasks that no worker serves, without those that a pipeline declares as ends."""
     total: Rates
     rates: dict[str, Rates]
     alerts: AlertThresholds = field(default_factory=AlertThresholds)
 
     @property
     def nav(self) -> dict[str, int]:
-        """The counts shown next to the names of pages."""
+        """The counts next to the names of pages."""
         return {"dead": self.look.total("dead")}
 
 
 class LiveUpdates:
-    """Reads once for all tabs: a fresh snapshot, one loop that reads while tabs are open, and a stream for each tab."""
+    """Reads once for all tabs: keeps a snapshot, a loop that reads while tabs are open, and an event stream for each
+    tab."""
 
     def __init__(self, client: Client, alerts: AlertThresholds | None = None) -> None:
         self._client = client
@@ -132,13 +134,14 @@ class LiveUpdates:
             self._last = None
 
     def end(self) -> None:
-        """Ends the streams of all tabs, and of those that open later. To be called in the event loop."""
+        """Ends the streams of all tabs, and of tabs that open later. Call it in the event loop."""
         self._has_ended = True
         for inbox in self._tabs:
             _end_stream(inbox)
 
     def answer(self, whose: str, lasts: Callable[[], bool] | None = None) -> StreamingResponse:
-        """GET /live of a session or a person. It ends when `lasts` says no. Raises TooBusy for too many tabs."""
+        """GET /live for a session or a user. The stream ends when `lasts` returns False. Raises TooBusy for too many
+        tabs."""
         if len(self._tabs) >= _MOST_TABS or Counter(self._tabs.values())[whose] >= _MOST_OF_ONE:
             most = _MOST_TABS if len(self._tabs) >= _MOST_TABS else _MOST_OF_ONE
             raise TooBusy(f"{most} tabs are open: this one gets no live updates; close some, or reload it to look")
@@ -154,7 +157,7 @@ class LiveUpdates:
 
     def _open(self, whose: str, lasts: Callable[[], bool] | None) -> asyncio.Queue[bytes]:
         inbox: asyncio.Queue[bytes] = asyncio.Queue(maxsize=2)
-        self._tabs[inbox] = whose  # at once: a hundred requests in one turn of the loop must count, too
+        self._tabs[inbox] = whose  # at once, as a hundred requests in one turn of the loop must count, too
         if lasts is not None:
             self._ends[whose] = lasts
         return inbox
@@ -183,7 +186,7 @@ class LiveUpdates:
                 if whose in ended:
                     _end_stream(inbox)
                     continue
-                with suppress(asyncio.QueueFull):  # a tab that does not read misses a tick, and nothing else
+                with suppress(asyncio.QueueFull):  # a tab that does not read misses an event, which is harmless
                     inbox.put_nowait(event)
             await asyncio.sleep(EVERY_S)
 
@@ -196,7 +199,7 @@ class LiveUpdates:
             await asyncio.sleep(_STOP_CHECK_S)
 
     def _ended(self) -> set[str]:
-        """Owners of sessions that ended. While the server is away that is unknown, and no later events are sent."""
+        """Owners of sessions that ended. While the server is unreachable that is unknown, and no events are sent."""
         try:
             return {whose for whose, lasts in tuple(self._ends.items()) if not lasts()}
         except JobrunnerError:
@@ -207,7 +210,7 @@ class LiveUpdates:
             return _tick(self.snapshot())
         except JobrunnerError as error:
             _, problem = explained(error)
-        except Exception as error:  # else no tab would hear of anything until another one is opened
+        except Exception as error:  # otherwise no tab would get events until another one is opened
             _log.exception("the dashboard cannot take its snapshot")
             problem = f"{type(error).__name__}: {error}"
         return f"event: problem\ndata: {' '.join(problem.split())}\n\n".encode()
@@ -215,7 +218,7 @@ class LiveUpdates:
     def _graphs(self) -> dict[str, Graph]:
         try:
             return broker_of(self._client).run(published(keys_of(self._client)))
-        except ServerUnavailable:  # the node of a cluster that has them: the snapshot was just taken
+        except ServerUnavailable:  # the cluster node with the sessions: the snapshot succeeded
             return self._last.graphs if self._last else {}
 
     def _take(self) -> DashboardSnapshot:
@@ -236,9 +239,9 @@ class LiveUpdates:
 
 
 def _uvicorn_stops() -> bool:
-    """Whether the uvicorn that handles the signals of this process is to stop.
+    """Whether the uvicorn that handles the signals of this process should stop.
 
-    An application learns that from its lifespan only, which uvicorn ends after the last connection. Signal handlers of
+    An application is notified only by its lifespan, which uvicorn ends after the last connection. Signal handlers of
     uvicorn, also of its workers under gunicorn, are methods of the server.
     """
     servers = (getattr(signal.getsignal(one), "__self__", None) for one in (signal.SIGINT, signal.SIGTERM))

@@ -1,9 +1,9 @@
 """The login page of `LoginAuth`, which exchanges a secret, typed or in a link, for a session; and login links.
 
-A link lets in one browser. The user who started a dashboard gets more of them by two files, in a folder that nobody
-else can read. `dashboard-PORT.json` has the address and a secret with which `jobrunner dashboard --link` asks for one
-more link. `open-PORT.html` leads a browser to the first one, as `ps` shows the arguments of a browser to all users.
-Both are removed when the dashboard ends.
+A link logs in one browser. Two files in a private folder serve the user who started a dashboard. `dashboard-PORT.json`
+has the address and a secret with which `jobrunner dashboard --link` requests another link. `open-PORT.html` redirects a
+browser to the first link, because `ps` shows the arguments of a browser to all users. Both are removed when the
+dashboard ends.
 """
 
 import hmac
@@ -51,7 +51,7 @@ class LoginLinks(LoginAuth):
         self._lock = threading.Lock()
 
     def new_token(self) -> str:
-        """A token for one more link. It is good until it is used; of many unused ones the oldest end."""
+        """A token for a new link. It is valid until it is used; of many unused tokens the oldest become invalid."""
         token = secrets.token_urlsafe(32)
         with self._lock:
             self._unused[self._digest(token)] = None
@@ -60,13 +60,13 @@ class LoginLinks(LoginAuth):
         return token
 
     def is_owner(self, given: str) -> bool:
-        """Whether that is the owner's secret."""
+        """Whether `given` is the owner's secret."""
         return hmac.compare_digest(given.encode(), self.owner.encode())
 
     def accept(self, given: str) -> Identity | None:
         """The admin "local", once for each token."""
         with self._lock:
-            # Found by its digest, so the time that takes says nothing of the token.
+            # Found by its digest, so the time of the search reveals nothing about the token.
             is_new = self._unused.pop(self._digest(given), False) is None
         return self.session_of("local") if is_new else None
 
@@ -75,7 +75,7 @@ class LoginLinks(LoginAuth):
         return Identity(name="local", role=Role.ADMIN) if name == "local" else None
 
     def signing_key(self) -> bytes:
-        """Of this process: its sessions end with it."""
+        """A random key of this process: its sessions end with it."""
         return self._key
 
     def _digest(self, token: str) -> bytes:
@@ -94,14 +94,14 @@ class Login:
         onward, given = query.text("next", longest=2000), query.text("token", longest=1000)
         if not given or not self._auth.by_link:
             return await run_in_threadpool(self._shown, request, onward, "")
-        # A preview of the link in a chat, a browser that guesses what is clicked next: the token is for the click.
+        # A preview of the link in a chat, or a browser that prefetches: the token must stay valid for the click.
         if request.method == "HEAD" or "prefetch" in request.headers.get("sec-purpose", ""):
             response = await run_in_threadpool(self._shown, request, onward, "")
         elif await run_in_threadpool(self._dashboard.access.known, request):
-            return RedirectResponse(self._home(request, onward), 303)  # a click on a link whose session is here
+            return RedirectResponse(self._home(request, onward), 303)  # the browser that clicked has a session
         else:
             response = await self._tried(request, onward, given, _USED)
-        response.headers["referrer-policy"] = "strict-origin"  # the address of this page has the token
+        response.headers["referrer-policy"] = "strict-origin"  # the URL of this page contains the token
         return response
 
     async def enter(self, request: Request) -> Response:
@@ -111,7 +111,7 @@ class Login:
         return await self._tried(request, form.text("next", longest=2000), form.text("token", longest=1000), _WRONG)
 
     async def leave(self, request: Request) -> Response:
-        """POST /logout. Ends the session on the server, so a copy of its cookie is of no use either."""
+        """POST /logout. Ends the session on the server, so a copy of its cookie is useless, too."""
         identity = await self._dashboard.access.identified(request, Role.VIEWER)
         form = await read_form(request)
         check_meant(request, identity, self._dashboard.access.key, form.text(TOKEN_FIELD))
@@ -121,7 +121,8 @@ class Login:
         return response
 
     async def end(self, request: Request) -> Response:
-        """POST /sessions/end: one (`session`), or all (`all`) that this person has; of an admin, of everybody."""
+        """POST /sessions/end: ends one session (`session`), or all of this user (`all`); an admin may end those of all
+        users."""
         identity = await self._dashboard.access.identified(request, Role.VIEWER)
         form = await read_form(request)
         given = request.headers.get(TOKEN_HEADER) or form.text(TOKEN_FIELD)
@@ -146,7 +147,7 @@ class Login:
         return len(theirs)
 
     async def link(self, request: Request) -> Response:
-        """POST /login/links, of `jobrunner dashboard --link`: one more token, for the owner of this process."""
+        """POST /login/links, for `jobrunner dashboard --link`: a new token, for the owner of this process."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if not isinstance(self._auth, LoginLinks) or scheme != "Bearer" or not self._auth.is_owner(given):
             raise NotAllowed("only the user who started this dashboard can have another link")
@@ -185,7 +186,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningDashboard:
-    """A dashboard that runs: its address, and the secret of its owner."""
+    """A running dashboard: its address, and the secret of its owner."""
 
     url: str
     owner: str
@@ -193,7 +194,7 @@ class RunningDashboard:
 
 @contextmanager
 def left_for_owner(port: int, url: str, owner: str, link: str) -> Iterator[Path | None]:
-    """Leaves both files within the block; yields the page that leads to `link`, None where there is no safe folder."""
+    """Keeps both files within the block; yields the page that redirects to `link`, None without a safe folder."""
     try:
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -201,7 +202,7 @@ def left_for_owner(port: int, url: str, owner: str, link: str) -> Iterator[Path 
         page, facts = folder / f"open-{port}.html", _facts_of(folder, port)
         _write(facts, json.dumps({"url": url, "owner": owner}))
         _write(page, f'<meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(link)}">')
-    except OSError:  # a container without a home, a full disk: one link less, and no reason not to serve
+    except OSError:  # a container without a home, a full disk: serve without the files
         yield None
         return
     try:
@@ -226,12 +227,12 @@ def running_on(port: int) -> RunningDashboard:
 
 
 def _folder() -> Path:
-    """The folder of this user for it. Raises OSError when the user has no home."""
+    """The folder of this user for both files. Raises OSError when the user has no home."""
     if named := os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("XDG_STATE_HOME"):
         return Path(named, "jobrunner")
     try:
         return Path.home() / ".local" / "state" / "jobrunner"
-    except RuntimeError as error:  # an id that the image of a container does not know, and no HOME
+    except RuntimeError as error:  # a user id unknown to a container's image, and no HOME
         raise FileNotFoundError(str(error)) from error
 
 

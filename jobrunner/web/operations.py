@@ -1,9 +1,9 @@
-"""Work on many tasks at once, in the background, with progress that any process and any page can read.
+"""Bulk operations on tasks in the background, with progress that any process and any page can read.
 
-The progress of an operation is stored in Redis and expires a day after its last sign of life. The operation runs in a
-thread of the process that received the request. When that process dies, nothing resumes by itself: the last sign of
-life grows old and the operation counts as interrupted. Every step is atomic, and starting it again does the rest, as
-changed tasks no longer match.
+The progress of an operation is stored in Redis and expires a day after its last heartbeat. The operation runs in a
+thread of the process that received the request. When that process dies, the operation does not resume: its heartbeat
+grows old and it counts as interrupted. Every step is atomic, and starting the operation again does the rest, as changed
+tasks no longer match.
 """
 
 import logging
@@ -31,14 +31,15 @@ from jobrunner.inspector.search import EXAMINED_AT_ONCE, matching, total_of
 from jobrunner.inspector.search_filter import Filter
 
 CHANGES = ("requeue", "cancel", "delete")
-"""What can be done with many tasks."""
+"""The possible changes of many tasks."""
 _OPEN = ("pending", "waiting", "scheduled")
-"""The states of the tasks that an operation cancels when no state was chosen. To cancel a dead task deletes it."""
+"""The states of tasks that an operation cancels when no state was chosen. Without `dead`, as cancelling a dead task
+deletes it."""
 _KEPT_MS = 86_400_000
 _SILENT_MS = 30_000
 _BEAT_S = 5.0
 _TRIES = 720
-"""To record a failure: for an hour."""
+"""Tries to record a failure: for an hour."""
 _AT_A_TIME = 2
 _log = logging.getLogger("jobrunner.web")
 
@@ -54,19 +55,19 @@ class Operation:
     action: str
     who: str
     wanted: Filter
-    """The tasks that it is about: all that match."""
+    """The filter: the operation covers all tasks that match."""
     state: str
     total: int
     looked: int
-    """How many of `total` tasks were examined."""
+    """The number of examined tasks, of `total`."""
     done: int
     refused: int
-    """Tasks that matched and could not be changed: another client was first, or a worker holds them."""
+    """Tasks that matched but could not be changed: another client was first, or a worker holds them."""
     began_ms: float
     ended_ms: float
     error: str
     rate: float
-    """Tasks per second that become due; 0: all at once."""
+    """Tasks that become due per second; 0: all at once."""
 
     @property
     def is_over(self) -> bool:
@@ -75,7 +76,7 @@ class Operation:
 
 
 class Operations:
-    """Starts operations of one process, at most two at a time; more wait for their turn."""
+    """Runs the operations of one process, at most two at a time; further operations are queued."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -114,7 +115,7 @@ class Operations:
 
 
 class _OperationRun:
-    """One operation as it runs: piece by piece, with its progress recorded after each."""
+    """A running operation: works piece by piece, and records its progress after each."""
 
     def __init__(
         self, client: Client, operation_id: str, action: str, who: str, wanted: Filter, step_ms: float
@@ -126,19 +127,19 @@ class _OperationRun:
         """Changed tasks by queue, for the events."""
 
     def is_cancelled_while_it_waits(self) -> bool:
-        """Renews the time of the record before the operation has its turn. Returns whether a user cancelled it; then it
-        is recorded as cancelled."""
+        """Renews the heartbeat of a queued operation. Returns whether a user cancelled it; then it is recorded as
+        cancelled."""
         try:
             if not self._say("queued"):
                 return False
             self._say("cancelled", ended_ms=unix_ms())
         except JobrunnerError:
-            return False  # the next sign of life may get through
+            return False  # the next heartbeat may succeed
         self._note("cancelled")
         return True
 
     def carry_out(self) -> Exception | None:
-        """Runs the operation to its end. Returns the error that ended it, which is still to be recorded."""
+        """Runs the operation to its end. Returns the error that ended it, which the caller records."""
         try:
             self._say("running")
             state = "cancelled" if self._go_through() else "done"
@@ -150,7 +151,8 @@ class _OperationRun:
         return None
 
     def record_failure(self, error: Exception) -> None:
-        """Records the end by an error, as soon as the server answers: it may be away, and that be the error."""
+        """Records the end by an error, as soon as the server answers: the error may be that the server is
+        unreachable."""
         ended_ms = unix_ms()
         for pause_s in (*[_BEAT_S] * _TRIES, None):
             try:
@@ -164,8 +166,8 @@ class _OperationRun:
         self._note(f"failed: {error}")
 
     def _note(self, state: str) -> None:
-        """Writes the end into the audit log, which outlives the page of the operation: the filter, and how many; and
-        events of what was changed."""
+        """Writes the filter and the counts into the audit log, which outlives the page of the operation, and the events
+        of changed tasks."""
         try:
             note_events(self._client, self._action, self._changed, self._wanted.state)
             audit.write(
@@ -177,11 +179,11 @@ class _OperationRun:
                 outcome=f"{state}: {self._done:,} changed, {self._refused:,} not (operation {self._id})",
                 address="",
             )
-        except JobrunnerError as error:  # how the operation ended is another matter
+        except JobrunnerError as error:  # the outcome of the operation stays the same
             _log.warning("the end of operation %s is not in the audit log: %s", self._id, error)
 
     def _go_through(self) -> bool:
-        """Returns whether a user cancelled the operation."""
+        """Changes all matching tasks. Returns whether a user cancelled the operation."""
         for state, piece in self._pieces():
             for queue, some in groupby(sorted(piece), key=lambda one: one[0]):
                 ids = [task_id for _, task_id in some]
@@ -201,13 +203,13 @@ class _OperationRun:
         return run_operation(broker_of(self._client), requeue)
 
     def _pieces(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-        """The state in which tasks were searched, and queues and ids of those that match, of so many examined."""
+        """The searched state with queues and ids of matching tasks, for each piece of examined tasks."""
         for wanted in _searches(self._action, self._wanted):
             for found in matching(self._client, wanted, self._client.redaction()):
                 yield wanted.state, [(place.queue, place.id) for place in found]
 
     def _say(self, state: str, **more: Any) -> bool:
-        """Records progress; returns whether a user asked the operation to stop."""
+        """Records the progress; returns whether a user asked the operation to stop."""
         fields = {
             "state": state, "looked": self._looked, "done": self._done, "refused": self._refused,
             "beat_ms": unix_ms(), **more,
@@ -216,7 +218,7 @@ class _OperationRun:
         words = [word for pair in fields.items() for word in pair]
         asked = broker_of(self._client).run_many([
             command("HSET", place, *words, read=int),
-            command("PEXPIRE", place, _KEPT_MS, read=int),  # anew, as it may run or wait for longer than that
+            command("PEXPIRE", place, _KEPT_MS, read=int),  # again, as it may run or be queued for longer
             command("HGET", place, "cancel", read=bool),
         ])  # fmt: skip
         return bool(asked[2])
@@ -228,7 +230,7 @@ def _searches(action: str, wanted: Filter) -> list[Filter]:
 
 
 def texts_of(wanted: Filter) -> dict[str, str]:
-    """The conditions of a filter as the form of the task list has them; a `job` that begins with = is a whole name."""
+    """The conditions of a filter as fields of the task list's form; a `job` that begins with = is a whole name."""
     return {
         "queue": wanted.queue,
         "state": wanted.state,
@@ -247,19 +249,20 @@ def _instant_text(at: datetime | None) -> str:
 
 
 def filter_fields(wanted: Filter) -> dict[str, str]:
-    """The same without empty ones."""
+    """The conditions of a filter that are not empty."""
     return {name: text for name, text in texts_of(wanted).items() if text}
 
 
 def filter_words(wanted: Filter) -> str:
-    """The same on one line: `queue=mail state=dead error=refused`."""
+    """The conditions of a filter on one line: `queue=mail state=dead error=refused`."""
     return " ".join(f"{name}={text}" for name, text in filter_fields(wanted).items())
 
 
 def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found: str = "") -> int:
-    """Does one of `CHANGES` with tasks of a queue; returns how many were changed. `found`: the state in which they were
-    found, where that is known. Of dead tasks those are deleted or cancelled that still are, as another client may have
-    requeued the others; of tasks that were not dead none is cancelled that is, as that would delete it."""
+    """Applies one of `CHANGES` to tasks of a queue; returns the number of changed tasks. `found`: the state in which
+    they were found, if known. Tasks found dead are deleted or cancelled only if they still are dead, as another client
+    may have requeued them; tasks found in another state are not cancelled if they died since, as that would delete
+    them."""
     keys = keys_of(client)
     if action == "cancel":
         return run_operation(broker_of(client), cancel_all(keys, queue, ids, leave=left_of(found)))
@@ -269,7 +272,7 @@ def change(client: Client, action: str, queue: str, ids: Sequence[str], *, found
 
 
 def left_of(found: str) -> Leave:
-    """What a cancellation leaves of tasks that were found in this state; '' where that is not known."""
+    """The tasks that a cancellation must leave alone, by the state in which they were found; '' when unknown."""
     return "alive" if found == "dead" else "dead" if found in _OPEN else ""
 
 

@@ -41,7 +41,7 @@ SPANS: dict[str, tuple[str, timedelta, Unit]] = {
 
 
 def dashed(say: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The same text, and a dash for None."""
+    """The filter `say`, extended with a dash for None."""
     return lambda value: "–" if value is None else say(value)
 
 
@@ -51,7 +51,7 @@ def span(length: float | timedelta) -> str:
 
 
 def ago(instant: datetime | None) -> Markup | str:
-    """How far an instant is from now: `3 min ago`, `in 12 s`; a dash for None."""
+    """The distance of an instant from now: `3 min ago`, `in 12 s`; a dash for None."""
     if instant is None:
         return "–"
     near = away((instant - utc_now()).total_seconds())
@@ -74,7 +74,7 @@ def limit(rate: RateLimit) -> str:
 
 
 def shares_of(parts: Sequence[tuple[str, str, float]], label: str) -> Markup:
-    """(name, look, size) as one bar."""
+    """The parts (name, look, size) as one bar."""
     return shares(parts, label=label)
 
 
@@ -84,22 +84,22 @@ def spark(values: Sequence[float], label: str) -> Markup:
 
 
 def zero(count: int) -> Markup | str:
-    """1,204; a nought that does not ask for attention."""
+    """A count as `1,204`; zero is drawn without emphasis."""
     return f"{count:,}" if count else safe('<span class="zero">0</span>')
 
 
 def short_id(task_id: str) -> str:
-    """The part of a made id that tells it from its neighbours: the end of its 28 digits, with its tag."""
+    """The distinctive part of a generated id: the end of its 28 digits, with its tag."""
     return f"…{task_id[8:16]}-{task_id[29:]}" if len(task_id) > 29 and task_id[28] == "-" else task_id
 
 
 def short_release(name: str) -> str:
-    """A release; of the hash of a commit its first ten digits."""
+    """A release; a commit hash is cut to ten digits."""
     return name[:10] if len(name) == 40 and all(one in hexdigits for one in name) else name
 
 
 def place(client: Client) -> str:
-    """Which server and prefix this is about; without a password."""
+    """The server and prefix of the dashboard, without a password."""
     return f"{shown_url(client)} · {keys_of(client).prefix}"
 
 
@@ -152,14 +152,15 @@ def environment() -> Environment:
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
-"""Controls, marks that turn the direction of writing, and characters without a width but those that join letters."""
+"""Control characters, marks that change the writing direction, and zero-width characters except those that join
+letters."""
 _TAG_OR_INVISIBLE = re.compile(f"(?P<tag><[^>]*>)|{_INVISIBLE.pattern}")
 
 
 def escape_invisible(page: str) -> str:
-    """Writes invisible characters as `\\u202e`, as in JSON, so that no text looks like another one.
+    """Writes invisible characters as `\\u202e`, as in JSON, so that different texts look different.
 
-    Attributes stay as they are: forms send them back, and buttons copy them.
+    Attributes are unchanged: forms send them back, and buttons copy them.
     """
     if _INVISIBLE.search(page) is None:
         return page
@@ -191,7 +192,7 @@ def version_of(folder: Path) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsCharts:
-    """Throughput, run and wait times of the last `span`, ready to be shown, with the figures they are of."""
+    """Rendered charts of throughput, run and wait times of the last `span`, with their figures."""
 
     span: str
     said: str
@@ -203,7 +204,7 @@ class StatsCharts:
 
 
 def asked_span(context: Context) -> str:
-    """The window that was chosen; an hour when none was."""
+    """The chosen window; an hour by default."""
     return context.query.choice("span", SPANS, "1h")
 
 
@@ -230,7 +231,7 @@ _FEWEST_STEPS = 15
 
 
 def _from_first_sample(steps: Sequence[StatsStep]) -> Sequence[StatsStep]:
-    """The steps without those before the first sample or attempt, so a young server has no empty axis; at least 15."""
+    """The steps from the first sample or attempt on, at least 15, so that a young server has no empty axis."""
     known = (at for at, step in enumerate(steps) if step.counts or step.depth is not None)
     first = next(known, 0)
     return steps[max(min(first - 1, len(steps) - _FEWEST_STEPS), 0) :]

@@ -1,12 +1,12 @@
 """Pages and actions as values, and the context of the request that they get: user, parameters, client, URLs.
 
-There is no other way to put a handler into the dashboard, so none is without a role: an action that is not in `ROLE_OF`
+Invariant: every handler has a role, as there is no other way to register one, and an action that is not in `ROLE_OF`
 cannot be declared.
 
 Parameters of a query or a form are typed and bounded. In a query, a value out of range is clamped, and one that is not
 a number is replaced by the default; in a form, both are refused (`at_most`, `optional`, `one_of`). Sidekiq and Faktory
-had advisories for exactly this: an unbounded `days` (CVE-2022-23837, CVE-2023-37279). Pages use no parameter that did
-not pass through here.
+had advisories for this: an unbounded `days` (CVE-2022-23837, CVE-2023-37279). Pages read all parameters through this
+module.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _LONGEST = 200
 _SHARED = ("csrf", "back")
 """Fields of every form."""
 _LONG = (*_SHARED, "ids", "params")
-"""Fields with bounds of their own."""
+"""Fields with their own length limits."""
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 ROLE_OF = MappingProxyType(
     {
@@ -68,7 +68,7 @@ ROLE_OF = MappingProxyType(
 
 
 class RequestParameters:
-    """Named texts of a query or a form. The last of a name counts; `all` gives every one."""
+    """Named texts of a query or a form. The last value of a name counts; `all` returns every value."""
 
     def __init__(self, pairs: Collection[tuple[str, str]]) -> None:
         self._pairs = list(pairs)
@@ -78,8 +78,8 @@ class RequestParameters:
         return name in self._last
 
     def check(self, known: Collection[str]) -> None:
-        """Raises Refused for a name that is not known, a condition that is given twice, one that is blank, and one that
-        is too long: to leave any of them out would do more than was asked for."""
+        """Raises Refused for an unknown name, and for a condition that is repeated, blank or too long: ignoring a
+        condition would widen the action."""
         for name in dict.fromkeys(name for name, _ in self._pairs):
             if name not in known and name not in _SHARED:
                 raise Refused(f"there is no field {name[:60]!r} here: give {', '.join(known) or 'none'}")
@@ -94,7 +94,7 @@ class RequestParameters:
                 raise Refused(f"{name}={value[:60]!r}… has {len(value):,} characters: at most {_LONGEST}; give a part")
 
     def text(self, name: str, default: str = "", *, longest: int = _LONGEST) -> str:
-        """A text of at most `longest` characters, stripped; longer ones are cut."""
+        """A text, stripped and cut to `longest` characters."""
         return self._last.get(name, default)[:longest].strip()
 
     def whole(self, name: str, default: int, *, lowest: int, highest: int) -> int:
@@ -106,7 +106,7 @@ class RequestParameters:
             return default
 
     def at_most(self, name: str, *, highest: int, default: int | None = None) -> int | None:
-        """A whole number from 1; `default` for nothing, and None for 0, which is no limit. Raises Refused."""
+        """A whole number from 1; `default` when empty, and None for 0, which means no limit. Raises Refused."""
         given = self.text(name)
         if not given:
             return default
@@ -115,19 +115,19 @@ class RequestParameters:
         return int(given) or None
 
     def optional(self, name: str, *, lowest: float, highest: float, example: str) -> float | None:
-        """A number; None where nothing is given. Raises Refused for what is no number, or out of range: a default would
-        undo something."""
+        """A number; None when empty. Raises Refused for other texts and for numbers out of range, as a default could
+        undo a setting."""
         given = self.text(name)
         try:
             found = float(given) if given else None
         except ValueError:
             found = math.nan
-        if found is not None and not lowest <= found <= highest:  # as NaN is not
+        if found is not None and not lowest <= found <= highest:  # also false for NaN
             raise Refused(f"{name}={given[:60]!r}: give {example}, or nothing; from {lowest:,g} to {highest:,g}")
         return found
 
     def one_of(self, name: str, known: Collection[str], default: str) -> str:
-        """One of `known`; `default` for nothing. Raises Refused."""
+        """One of `known`; `default` when empty. Raises Refused."""
         given = self.text(name, longest=60)
         if given and given not in known:
             raise Refused(f"{name}={given!r}: give one of {', '.join(known)}")
@@ -139,8 +139,8 @@ class RequestParameters:
         return given if given in known else default
 
     def flag(self, name: str) -> bool:
-        """Whether the parameter is 1, true, yes or on; not where it is 0, false, no, off, empty or missing. Raises
-        Refused for anything else."""
+        """True for 1, true, yes and on; False for 0, false, no, off, empty and missing. Raises Refused for any other
+        value."""
         given = self.text(name, longest=30).lower()
         if given in _YES or given in _NO:
             return given in _YES
@@ -153,7 +153,7 @@ class RequestParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """One request. `query` holds its query parameters, `form` those of a form or of a JSON object."""
+    """One request. `query` holds its query parameters, `form` the fields of a form or of a JSON object."""
 
     client: Client
     identity: Identity
@@ -192,7 +192,7 @@ class Context:
     def url(self, page: str, **parts: Any) -> str:
         """The URL of a page or action by its name, with the prefix; `parts` are the parameters of its path.
 
-        Empty for a part that no path can contain: a program that writes to Redis may give a task or a worker any name.
+        Empty when a part cannot be in a path, as a program that writes to Redis may give a task or a worker any name.
         The page shows such a row without a link.
         """
         if not all(_is_part(str(part), page) for part in parts.values()):
@@ -200,13 +200,13 @@ class Context:
         return self.root + self.path_for(page, **parts)
 
     def may(self, action: str) -> bool:
-        """Whether the user may do that action (a name of `ROLE_OF`)."""
+        """Whether the user may do this action (a name of `ROLE_OF`)."""
         return self.acts and self.identity.role >= ROLE_OF[action]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """GET `path`: `endpoint` reads and returns (name of a template, its values). It must change nothing."""
+    """GET `path`: `endpoint` reads and returns (template name, its values). Invariant: it changes nothing."""
 
     path: str
     name: str
@@ -222,14 +222,15 @@ class Done:
     to: str
     values: Values | None = None
     leads: bool = False
-    """Whether to go there even when the form names a page to come back to."""
+    """Whether to show that page even when the form names a page to return to."""
     what: str = ""
-    """What was acted on, for the audit log, where the path does not say it: a filter, or selected tasks."""
+    """The subject for the audit log, when the path does not name it: a filter, or selected tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """POST `path`: `endpoint` changes something. Its role is that of its name in `ROLE_OF`; none is an error."""
+    """POST `path`: `endpoint` changes something. Its role is looked up in `ROLE_OF` by its name; a missing role is an
+    error."""
 
     path: str
     name: str
@@ -237,10 +238,10 @@ class Action:
     takes: tuple[str, ...] = ()
     """The fields of its form; others are refused."""
     query: tuple[str, ...] = ()
-    """Those that it takes from the query of its URL, too."""
+    """Fields that the action also takes from the query of its URL."""
 
     def check(self, context: Context) -> None:
-        """Raises Refused for fields that it does not take: conditions among them would not be kept to."""
+        """Raises Refused for fields that the action does not take, as conditions among them would be ignored."""
         context.form.check(self.takes)
         context.query.check(self.query)
 
@@ -255,7 +256,7 @@ class Action:
 
 
 def _is_part(text: str, page: str) -> bool:
-    # Browsers resolve . and .. before they ask; servers decode %2F, and ? and # end a path.
+    # Browsers resolve . and .. before a request; servers decode %2F, and ? and # end a path.
     fits = _PART.fullmatch(text) is not None and not {".", ".."} & set(text.split("/"))
     return fits and ("/" not in text or page.startswith("queue"))
 

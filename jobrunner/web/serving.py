@@ -1,9 +1,9 @@
 """Serves the dashboard on a socket with uvicorn, until a signal ends it, with limits on idle and slow connections.
 
-The limits are for a dashboard without a reverse proxy that would set them. A connection has ten seconds from its start,
-or from the answer before, until the head of a request has arrived. Of those that have no request being answered, the
-longest silent one is closed when there are too many, of one site or in all: so a new request is always heard, however
-many connections others hold, and the process does not run out of descriptors.
+The limits are for a dashboard without a reverse proxy that would set them. The head of a request must arrive within ten
+seconds after the start of the connection, or after the previous answer. When there are too many connections, of one
+site or in all, the longest silent one without a request in progress is closed: so a new request is always accepted,
+however many connections others hold, and the process does not run out of descriptors.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log = logging.getLogger("jobrunner.web")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The most connections in all, the most silent ones of one site, and the length of the accept queue."""
+    """The most connections in all, the most silent connections of one site, and the length of the accept queue."""
 
     most: int
     most_of_site: int
@@ -46,7 +46,7 @@ class ConnectionLimits:
 
 
 def room() -> ConnectionLimits:
-    """Limits by the file descriptors of this process: half of them, as connections to Redis and files need some, too.
+    """Limits for half of the file descriptors of this process, as connections to Redis and files need some, too.
 
     The limit is raised towards the hard one first. Up to `backlog` connections are accepted before any can be closed.
     """
@@ -62,7 +62,7 @@ def room() -> ConnectionLimits:
 
 
 class Connections:
-    """All connections of one server; those without a request are kept in the order in which they fell silent."""
+    """All connections of one server; connections without a request are in the order in which they fell silent."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._room = limits
@@ -104,7 +104,7 @@ class Connections:
 
 
 class LimitedProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1, with the limits above. `limited(connections)` makes the class for one server."""
+    """Uvicorn's HTTP/1.1 protocol with the limits above. `limited(connections)` creates the class for one server."""
 
     connections_of_server: Connections
 
@@ -133,7 +133,7 @@ class LimitedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """Starts the time limit for the head of the next request."""
         finished = self.cycle
-        super().on_response_complete()  # begins the next request, when it is there already
+        super().on_response_complete()  # begins the next request, if it has arrived already
         if self.cycle is finished and not self.transport.is_closing():
             self._wait()
             self.connections_of_server.silent(self, self._site)
@@ -178,7 +178,7 @@ def limited(connections: Connections) -> type[LimitedProtocol]:
 
 
 class Throttled:
-    """An exception handler for an event loop; it logs a recurring error (no descriptors left) once a minute."""
+    """An exception handler for an event loop that logs a recurring error (no descriptors left) once a minute."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
@@ -197,11 +197,11 @@ class Throttled:
 
 
 class DashboardServer(uvicorn.Server):
-    """Uvicorn's server for a dashboard. Its end is silent and prompt, also with open tabs:
+    """Uvicorn's server for a dashboard. Its shutdown is silent and prompt, also with open tabs:
 
-    1. SIGHUP (the terminal is gone) ends it as SIGTERM does, unless it is ignored;
-    2. it ends the event streams of tabs first: they have no end of their own, and uvicorn would wait for them;
-    3. answers that take longer than it waits for them are cut off, without a traceback in the log.
+    1. SIGHUP (the terminal is gone) ends it as SIGTERM does, unless SIGHUP is ignored;
+    2. it ends the event streams of tabs first, which never end by themselves, as uvicorn would wait for them;
+    3. answers that exceed its waiting time are cut off, without a traceback in the log.
     """
 
     def __init__(self, config: uvicorn.Config, live: LiveUpdates) -> None:
@@ -210,7 +210,7 @@ class DashboardServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes the signals that end it; uvicorn raises them again for the caller when it has ended."""
+        """Handles the signals that end the server; uvicorn raises them again for the caller when it has ended."""
         former = signal.getsignal(signal.SIGHUP)
         with super().capture_signals():
             if former is not signal.SIG_IGN:
@@ -221,7 +221,7 @@ class DashboardServer(uvicorn.Server):
                 signal.signal(signal.SIGHUP, former)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the event streams, then as uvicorn does."""
+        """Ends the event streams, then shuts down as uvicorn does."""
         self._live.end()
         logging.getLogger("uvicorn.error").addFilter(_was_not_cancelled)
         await super().shutdown(sockets)
@@ -244,7 +244,7 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         alerts=settings.alerts,
     )
     limits = room()
-    for name in ("uvicorn.error", "asyncio"):  # requests that are no HTTP: strangers must not fill the log
+    for name in ("uvicorn.error", "asyncio"):  # requests that are no HTTP: unknown clients must not fill the log
         logging.getLogger(name).setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
@@ -252,11 +252,11 @@ def serve(client: Client, settings: DashboardSettings, listener: socket.socket, 
         http=limited(Connections(limits)),
         ws="none",
         backlog=limits.backlog,
-        # No line for each request: their addresses have login tokens in them, and whoever asks could fill the log.
+        # No line for each request: URLs contain login tokens, and any client could fill the log.
         access_log=False,
         log_config=None,
         server_header=False,
-        # The peer's address must stay the peer's: any client can write addresses into headers.
+        # The peer's address must not come from headers, as any client can set them.
         proxy_headers=False,
         timeout_graceful_shutdown=stops_in_s,
     )

@@ -1,15 +1,15 @@
 """Sessions of the login page, and a limit on wrong passwords and tokens; both are kept on the server.
 
-Sessions are in Redis with user, time and address until they end. The browser has a random word, the server a record
-under the word's digest, so a reader of the server's data cannot log in. The record is signed with the key of the login,
-so a program that writes to the server cannot make a session either. Several dashboards with the same secret share the
+Sessions are in Redis with user, time and address until they end. The browser has a random key, the server a record
+under the key's digest, so a reader of the server's data cannot log in. The record is signed with the key of the login,
+so a program that writes to the server cannot create a session either. Several dashboards with the same secret share the
 sessions; another secret ends them all. Signed values are `text.hex digest`, HMAC-SHA256 (RFC 2104).
 
 Invariant: no client can use the limit to lock out another user. Wrong secrets are counted for all dashboards of a
-prefix together: of an address for a name, and of an address for all names. Never for a name alone, as then anybody
-could lock anybody out. Even at one address, behind one router, a stranger locks out only browsers that never logged in:
-one that did carries a signed word, and is counted by that and not by its address. (OWASP, "Slow Down Online Guessing
-Attacks with Device Cookies".)
+prefix together: by address and name, and by address for all names. They are never counted by name alone, as then any
+client could lock out any user. Even from the same address, behind one router, an attacker locks out only browsers that
+never logged in: a browser that did sends a signed device cookie, and is counted by that instead of its address. (OWASP,
+"Slow Down Online Guessing Attacks with Device Cookies".)
 """
 
 import base64
@@ -39,22 +39,22 @@ LASTS_S = 12 * 3600
 _MOST_SESSIONS = 1000
 _WORD = 43
 MOST = 10
-"""Wrong secrets of an address for a name."""
+"""Most wrong secrets of an address for a name."""
 MOST_OF_ADDRESS = 50
-"""Wrong secrets of an address, for whatever names."""
+"""Most wrong secrets of an address, for any names."""
 WAIT_S = 900
-"""They count for so long after the last of them; so long whoever reached the limit has to wait."""
+"""Seconds after the last wrong secret for which they count, and for which a client at the limit has to wait."""
 _NOTED_AN_HOUR = 20
-"""Lockouts in the audit log; more would push out what people did."""
+"""Most lockouts per hour in the audit log; more would push out entries of users' actions."""
 _LONGEST_SIGNED = 2000
 _RECOGNISED_S = 90 * 86400
 RECOGNISED = "jobrunner.recognised"
-"""Key in the scope of a request whose browser just proved who it is."""
+"""Key in the scope of a request whose browser just proved its identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """One browser that logged in. `id` names it, and is of no use for coming in."""
+    """A logged-in browser. `id` identifies the session, and is useless for logging in."""
 
     id: str
     name: str
@@ -71,7 +71,7 @@ class Sessions:
         self.cookie = f"jobrunner_session_{self._digest('cookie')[:8]}"
 
     def begin(self, name: str, address: str) -> str:
-        """Begins one; returns the word for the browser's cookie. Raises ServerError."""
+        """Begins a session; returns the key for the browser's cookie. Raises ServerError."""
         word = secrets.token_urlsafe(32)
         digest, now = self._digest("session", word), unix_ms()
         value = {"name": name, "address": address[:60], "began": now, "until": now + LASTS_S * 1000}
@@ -84,21 +84,21 @@ class Sessions:
         return word
 
     def find(self, word: str) -> Session | None:
-        """The session of a browser; None when it ended or never was. Raises ServerError."""
+        """The session of a browser by its key; None when it ended or never existed. Raises ServerError."""
         return self.with_id(self._digest("session", word)) if len(word) == _WORD else None
 
     def of(self, request: HTTPConnection) -> Session | None:
-        """The session that the browser's cookie stands for. Raises ServerError."""
+        """The session of the browser's cookie. Raises ServerError."""
         return self.find(read_cookie(request, self.cookie))
 
     def with_id(self, digest: str) -> Session | None:
-        """The session of that id, while it lasts. Raises ServerError."""
+        """The session with this id, while it lasts. Raises ServerError."""
         call = command("HGET", keys_of(self._client).sessions, digest, read=lambda found: found)
         raw = broker_of(self._client).run(call)
         return self._read(digest, (raw or b"").decode("ascii", "replace"))
 
     def all(self) -> list[Session]:
-        """Those that last and were signed with this key, the latest first. Raises ServerError."""
+        """The sessions that last and were signed with this key, the latest first. Raises ServerError."""
         found = (self._read(digest, text) for digest, text in self._stored().items())
         return sorted((one for one in found if one), key=lambda one: one.began, reverse=True)
 
@@ -108,8 +108,8 @@ class Sessions:
             broker_of(self._client).run(command("HDEL", keys_of(self._client).sessions, *ids, read=int))
 
     def _tidy(self) -> None:
-        """Makes room before a session is added, when there are a thousand: keeps the latest half of those that last
-        and are signed with this key. The rest has expired, is of a dashboard with another key, or is the oldest."""
+        """Removes sessions before one is added, when there are a thousand: keeps the latest half of the sessions that
+        last and are signed with this key. Others have expired, are signed with another key, or are the oldest."""
         stored = self._stored()
         if len(stored) >= _MOST_SESSIONS:
             lasting = [one.id for one in self.all()][: _MOST_SESSIONS // 2]
@@ -135,11 +135,11 @@ class Sessions:
 
 
 def _purpose(digest: str) -> str:
-    return f"session {digest}"  # a record that is copied to another session's key fits it not
+    return f"session {digest}"  # a record copied to another session's key is invalid there
 
 
 class LoginThrottle:
-    """Counts for one dashboard. `key` signs, and is that of all processes with the same secrets."""
+    """Limits wrong secrets for one dashboard. `key` signs, and is shared by all processes with the same secrets."""
 
     def __init__(self, client: Client, key: bytes, trusted: Collection[Network], notes: audit.AccessAudit) -> None:
         self._client, self._key, self._trusted, self._notes = client, key, trusted, notes
@@ -148,9 +148,10 @@ class LoginThrottle:
     def tried(
         self, request: HTTPConnection, name: str, prove: Callable[[], Identity | None], *, known: bool
     ) -> Identity | None:
-        """Returns the result of `prove` for a login as `name`. Raises TooMany, also for a right secret.
+        """Returns the result of `prove` for a login as `name`. Raises TooMany at the limit, also for a right secret.
 
-        `known` tells whether there is such a name: of others the audit log says nothing, they may be passwords.
+        `known` returns whether the name exists: unknown names are not written to the audit log, as they may be
+        passwords.
         """
         device = self._device(request, name)
         limits = self._limits(request, name, device)
@@ -164,14 +165,14 @@ class LoginThrottle:
         return identity
 
     def recognise(self, request: HTTPConnection, response: Response) -> None:
-        """Gives a browser that just proved who it is the word that it is known by."""
+        """Sets the device cookie of a browser that just proved its identity."""
         name = request.scope[RECOGNISED]
         value = {"name": name, "id": secrets.token_hex(8), "until": unix_ms() + _RECOGNISED_S * 1000}
         word = signed(value, self._key, purpose="known")
         set_cookie(request, response, self.cookie, word, _RECOGNISED_S)
 
     def _limits(self, request: HTTPConnection, name: str, device: str) -> dict[bytes, int]:
-        """Keys of the counts that concern this request, each with its limit."""
+        """Keys of the counts for this request, each with its limit."""
         keys = keys_of(self._client)
         if device:
             return {keys.login_attempts(self._digest("browser", device, name)): MOST}
@@ -236,7 +237,7 @@ class LoginThrottle:
 
 
 def signed(value: dict[str, Any], key: bytes, *, purpose: str) -> str:
-    """`value` as a signed text; only a holder of the key can make one for that purpose."""
+    """`value` as a signed text; only a holder of the key can create one for this purpose."""
     text = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
     return f"{text}.{_signature(text, key, purpose)}"
 

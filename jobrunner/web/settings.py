@@ -1,4 +1,5 @@
-"""The options of `jobrunner dashboard`: of the command, the environment, [tool.jobrunner.dashboard], the defaults."""
+"""The options of `jobrunner dashboard`, from the command, the environment, [tool.jobrunner.dashboard], and the
+defaults."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,14 +26,14 @@ _WAYS = {
     "proxy_header": "proxy_header",
     "no_login": "no_login",
 }
-"""Options that say who may come in; those that go together have the same value."""
+"""Options that configure login; options of one method have the same value."""
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _LEAST_SECRET = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """How the dashboard is served, and to whom."""
+    """Address, login methods and further settings of the dashboard."""
 
     host: str = "127.0.0.1"
     port: int = 8787
@@ -47,7 +48,7 @@ class DashboardSettings:
 
 
 def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> DashboardSettings:
-    """Settles every option. Raises UnknownOption, InvalidOption."""
+    """Determines every option. Raises UnknownOption, InvalidOption."""
     file = file_settings()
     stored = file.dashboard if table is None else table
     check_options(stored, _KNOWN, "option in [tool.jobrunner.dashboard]")
@@ -56,7 +57,7 @@ def settle(given: Mapping[str, Any], table: Mapping[str, Any] | None = None) -> 
         **stored,
         **{name: value for name, value in given.items() if value or (value == 0 and value is not False)},
     }
-    # A way in named on the command line is the only one: it must not meet another from a file.
+    # A login method on the command line is the only one: methods from a file must not be added.
     named = [option for option in _WAYS if given.get(option)] or [option for option in _WAYS if stored.get(option)]
     ways = list(dict.fromkeys(_WAYS[option] for option in named))
     if len(ways) > 1:
@@ -91,13 +92,13 @@ def thresholds(alerts: Mapping[str, Any]) -> AlertThresholds:
 
 
 def checked_alerts(alerts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same table, checked."""
+    """The table, checked."""
     thresholds(alerts)
     return alerts
 
 
 def checked_secret(secret: str) -> str:
-    """A secret for form tokens, or empty. Raises InvalidOption, whose text does not have it."""
+    """A secret for form tokens, or empty. Raises InvalidOption, whose text does not contain it."""
     check_secret(secret, "secret")
     if secret and len(secret) < _LEAST_SECRET:
         raise InvalidOption(f"secret is shorter than {_LEAST_SECRET} characters; make one: openssl rand -hex 32")
@@ -105,7 +106,7 @@ def checked_secret(secret: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """A prefix as `/jobs`, or empty. Raises InvalidOption."""
+    """A prefix in the form `/jobs`, or empty. Raises InvalidOption."""
     if not isinstance(prefix, str):
         raise InvalidOption(f"prefix path {describe(prefix)}: give a text such as /jobs")
     bare = prefix.strip("/")

@@ -1,7 +1,7 @@
-"""The dashboard by subject: its pages, which read, and the actions on what they show, which change something.
+"""The dashboard by subject: pages, which only read, and actions, which change something.
 
-A module has `pages: list[Page]`, whose endpoints return (template, values), and where there is something to do
-`actions: list[Action]`, whose endpoints act and return `Done`.
+A module has `pages: list[Page]`, whose endpoints return (template, values), and optionally `actions: list[Action]`,
+whose endpoints act and return `Done`.
 """
 
 from jobrunner.web.pages import (

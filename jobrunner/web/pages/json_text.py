@@ -1,4 +1,4 @@
-"""Large values as JSON on a page: no more of them is copied and encoded than the page shows.
+"""Formats large values as JSON for a page: copies and encodes only the part that the page shows.
 
 Python's json writes lines with an indent a piece at a time, which takes a second for half a megabyte of small objects.
 """
@@ -10,7 +10,7 @@ _IN_LINES = json.JSONEncoder(indent=2, ensure_ascii=False, default=repr)
 
 
 def json_text(value: Any, longest: int) -> tuple[str, bool]:
-    """A value as JSON in lines, of at most `longest` characters, and whether that is the whole."""
+    """A value as indented JSON of at most `longest` characters, and whether that is the whole value."""
     pieces: list[str] = []
     length = 0
     for piece in _IN_LINES.iterencode(value):
@@ -22,8 +22,8 @@ def json_text(value: Any, longest: int) -> tuple[str, bool]:
 
 
 def first_parts(value: Any, most: int, deepest: int) -> tuple[Any, bool]:
-    """A value with its first `most` parts, on all levels together, and whether these are all. Parts that lie deeper
-    than `deepest` are left as they are."""
+    """A value with its first `most` parts, counted over all levels, and whether these are all. Parts deeper than
+    `deepest` are unchanged."""
     left = most
 
     def taken(part: Any, deepest: int) -> Any:

@@ -1,4 +1,4 @@
-"""A background operation: how far it is, what came of it, how it is cancelled, and how others begin one."""
+"""A background operation: its progress, its outcome, its cancellation, and its start by other pages."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -73,7 +73,7 @@ def _cancel(context: Context) -> Done:
 
 
 def begin(context: Context, action: str, wanted: Filter, text: str, *, rate: float | None = None) -> Done:
-    """Begins an operation on all tasks that match, in the background, and leads to the page of its progress."""
+    """Begins an operation on all matching tasks in the background, and redirects to its progress page."""
     operation = context.operations.start(action, who=context.identity.name, wanted=wanted, rate=rate)
     there = context.url("operation", operation=operation)
     return Done(text=f"{text}: operation {operation}", to=there, values={"operation": operation}, leads=True,

@@ -1,4 +1,4 @@
-"""Pipelines: all of them, and one as a graph with what is in each of its queues."""
+"""Pipelines: a list, and a page for each with its graph and the counts of its queues."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def _pipeline(context: Context) -> tuple[str, Values]:
 
 
 def _graphs(seen: DashboardSnapshot) -> dict[str, Graph | None]:
-    """Every pipeline by name; None for one of which only the queues are known."""
+    """The graph of every pipeline by name; None when only its queues are known."""
     found: dict[str, Graph | None] = dict(seen.graphs)
     for queue in seen.look.queues:
         name, slash, _ = queue.name.partition("/")
@@ -114,7 +114,8 @@ def _box(context: Context, node: QueueNode, view: QueueView | None, figures: Que
 
 
 def _per_s(figures: QueueStats | None) -> float:
-    """Over the last whole minute and the one that runs; low in the first seconds of a minute, never too high."""
+    """The rate over the last whole minute and the running one; too low in the first seconds of a minute, never too
+    high."""
     return figures.ended / (2 * _OVER_S) if figures else 0.0
 
 

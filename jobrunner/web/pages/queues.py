@@ -1,4 +1,4 @@
-"""Queues: all of them, and one with its tasks, its settings and its statistics; pause, resume, limit, purge."""
+"""Queues: a list, and a page for each with its tasks, settings and statistics; pause, resume, limit, purge."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -34,7 +34,7 @@ _LIMITS = (
     *(f"{option}_{part}" for option in ("rate", "rate_per_partition") for part in _PARTS),
 )
 _SENT = (*_LIMITS, *(_WAS + name for name in _LIMITS))
-"""The fields of the form of limits, and each as it was when the page was opened."""
+"""The fields of the form of limits, each also with its value when the page was opened."""
 _UNITS = ("SECONDS", "MINUTES", "HOURS")
 _LENGTHS_S = {"days": 86_400, "hours": 3600, "minutes": 60}
 _USES = {"max_inflight": "in flight", "rate": "of the rate", "max_size": "of the size"}
@@ -66,7 +66,7 @@ def _queue(context: Context) -> tuple[str, Values]:
     name = _known_name(context.path("queue"))
     seen, span = context.snapshot(), asked_span(context)
     if name not in {queue.name for queue in seen.look.queues}:
-        seen = context.snapshot(fresh=True)  # it may be new
+        seen = context.snapshot(fresh=True)  # the queue may be new
     view = next((queue for queue in seen.look.queues if queue.name == name), None)
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
@@ -101,8 +101,8 @@ def _queue(context: Context) -> tuple[str, Values]:
 def shown_settings(
     settings: QueueSettings, origins: Mapping[str, SettingOrigin]
 ) -> list[tuple[str, str, SettingOrigin, str]]:
-    """(name, value, origin, declared value) of every setting that is not its default, or was changed by hand, as people
-    write them."""
+    """(name, value, origin, declared value), formatted, for every setting that differs from its default or was changed
+    by hand."""
     plain = read_settings({})
     told = [(name, getattr(settings, name), origins.get(name, SettingOrigin())) for name in QueueSettings.__slots__]
     return [
@@ -178,7 +178,7 @@ def _rate_of(form: RequestParameters, option: str) -> RateLimit | None:
 
 
 def _history_of(settings: QueueSettings) -> tuple[str, str]:
-    """(number, unit) of the time for which finished tasks are kept, in the largest unit that it has whole."""
+    """(number, unit) of the time for which finished tasks are kept, in the largest unit that divides it."""
     if settings.history is None:
         return "", "hours"
     unit = next((one for one, length_s in _LENGTHS_S.items() if settings.history % length_s == 0), "minutes")
@@ -195,7 +195,7 @@ def _purge(context: Context) -> Done:
 
 
 def queue_named(context: Context) -> str:
-    """The queue of the path, which must be known. Raises NotThere."""
+    """The queue of the path. Raises NotThere when it is not known."""
     name = context.path("queue")
     try:
         split_queue(name)

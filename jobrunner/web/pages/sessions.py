@@ -1,4 +1,4 @@
-"""Sessions of the login page: which browsers are logged in, since when, from where."""
+"""Sessions of the login page: logged-in browsers with time and address."""
 
 from jobrunner.web.auth import Role
 from jobrunner.web.routing import Context, Page, Values

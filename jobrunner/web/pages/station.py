@@ -1,4 +1,4 @@
-"""A station of a pipeline: its lag, its settings, and what became of its last batches."""
+"""A station of a pipeline: its lag, its settings, and the outcomes of its last batches."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -54,7 +54,7 @@ def _station(context: Context) -> tuple[str, Values]:
 
 
 def batch_facts(node: QueueNode) -> list[tuple[str, str]]:
-    """(name, value) of what a station on Spark was declared with, as people write them."""
+    """(name, value), formatted, of the declared settings of a station on Spark."""
     return [(_SAID.get(name, name), _shown(name, value)) for name, value in node.batches.items()]
 
 
@@ -69,7 +69,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _failing(batches: Sequence[BatchRecord]) -> BatchRecord | None:
-    """The newest attempt, when it failed."""
+    """The newest attempt, if it failed."""
     return batches[0] if batches and batches[0].outcome != "decided" else None
 
 
@@ -81,7 +81,7 @@ def _throughput(found: StatsSeries) -> Any:
 
 
 def _first(found: StatsSeries) -> int:
-    """Without the minutes before anything was counted."""
+    """The index of the first minute to draw: omits minutes before the first counts, but keeps a fewest number."""
     known = next((at for at, step in enumerate(found.steps) if step.counts), len(found.steps))
     return max(min(known - 1, len(found.steps) - _FEWEST_MINUTES), 0)
 

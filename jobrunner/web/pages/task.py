@@ -37,7 +37,7 @@ _FACTS = (
 
 _FIELDS = ("queue",)
 _SEEN = (*_FIELDS, "state")
-"""With the state that the page showed: another one may have come since, by a worker or another operator."""
+"""Fields with the state that the page showed, as a worker or another operator may have changed it since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def _result(context: Context, record: TaskRecord) -> str:
 
 
 def shown(context: Context, value: Any) -> str:
-    """A value for a person: as JSON, with secrets hidden, cut where it is very long. '' for None."""
+    """A value for a page: as JSON, with secrets hidden, truncated if very long. '' for None."""
     if value is None:
         return ""
     first, is_all = first_parts(value, _LONGEST, DEEPEST)  # each part takes a character
@@ -224,7 +224,7 @@ def _replay(context: Context) -> Done:
 
 
 def _existing(context: Context) -> TaskRecord:
-    """The task of the path; one with an id of the user's own needs its queue. Raises NotThere, InvalidName."""
+    """The task of the path; an id that the user chose needs its queue. Raises NotThere, InvalidName."""
     task_id = check_id(context.path("task"))
     queue = context.form.text("queue") or context.query.text("queue") or None
     if queue is None and tag_of_id(task_id) is None:

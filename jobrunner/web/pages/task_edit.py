@@ -1,4 +1,4 @@
-"""Parameters of a dead task, changed in a form before it is requeued: what the form shows, and the checks of it."""
+"""Edits the parameters of a dead task before it is requeued: the content of the form, and its checks."""
 
 import json
 from collections import Counter
@@ -39,7 +39,7 @@ def _parameters(record: TaskRecord) -> Any:
     if record.unread is not None:
         raise Refused(f"the parameters of task {record.id} cannot be read: {record.unread}; requeue it unchanged")
     encoding = claimed_encoding(record.fields.get("encoding")) or (b"json" if record.type else b"")
-    if encoding != b"json":  # parameters of a job are JSON and say nothing of it; an item without an encoding is bytes
+    if encoding != b"json":  # parameters of a job are JSON without saying so; an item without an encoding is bytes
         raise Refused(f"the payload of task {record.id} is not JSON; requeue it unchanged")
     try:
         return read_payload(record.payload, b"json")
@@ -48,7 +48,7 @@ def _parameters(record: TaskRecord) -> Any:
 
 
 def edited(context: Context, record: TaskRecord) -> tuple[Any, list[str]]:
-    """The parameters of the form, and the names that it changed. Raises Refused, ParameterError."""
+    """The parameters of the form, and the names of changed parameters. Raises Refused, ParameterError."""
     before = _parameters(record)
     text = context.form.text("params", longest=_LONGEST + 1)
     if len(text) > _LONGEST:
@@ -84,9 +84,9 @@ def _with_secrets(given: Any, before: Any, shown: Any) -> Any:
 
 
 def _origins(given: list[Any], before: Any, shown: Any) -> list[tuple[Any, Any]]:
-    """For each element of an edited list what it was, and as what the form showed that; Nones where it is not certain.
+    """For each element of an edited list, its previous value and the form's text of it; Nones when it is not certain.
 
-    Places are certain only while no element was moved: an account must not get the password of its neighbour.
+    Positions are certain only if no element was moved: an account must not get the password of its neighbour.
     """
     if not isinstance(before, list) or not isinstance(shown, list):
         return [(None, None)] * len(given)
@@ -100,7 +100,7 @@ def _origins(given: list[Any], before: Any, shown: Any) -> list[tuple[Any, Any]]
 
 
 def _changed_names(before: Any, after: Any) -> list[str]:
-    """Names of parameters that differ: of these the audit log keeps the names, not the values."""
+    """Names of parameters that differ: the audit log keeps their names, not their values."""
     if not isinstance(before, dict) or not isinstance(after, dict):
         return [] if _same(before, after) else ["the payload"]
     names = [*before, *(name for name in after if name not in before)]

@@ -1,6 +1,6 @@
 """Task lists: by state, queue, job, error, id, parameter and time; dead tasks; history, of finished tasks.
 
-Actions change selected tasks at once, and all tasks that match, or all dead ones, in the background, as there may be
+Actions change selected tasks at once. All matching or all dead tasks are changed in the background, as there may be
 many.
 """
 
@@ -28,9 +28,9 @@ from jobrunner.web.routing import Action, Context, Done, Page, RequestParameters
 _STATES = ("", "waiting", "pending", "scheduled", "dead")
 _AT_ONCE = 50
 _BUDGET_S = 0.08
-"""Of a search, which the page continues by itself."""
+"""Time for one step of a search, which the page continues by itself."""
 _FILL_S = 2.0
-"""Of a list without conditions: each call adds rows until the page is full."""
+"""Time for a list without conditions: each call adds rows until the page is full."""
 _MOST_JOBS = 200
 STATE_OF_LIST = {"tasks": "", "dead": "dead", "history": "done"}
 _MOST_CHOSEN = 500
@@ -41,28 +41,28 @@ _CHANGED = {"requeue": "requeued", "cancel": "cancelled or asked to stop", "dele
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchView:
-    """The fields of the search form of a list, and how far its search came."""
+    """The fields of a list's search form, and the progress of its search."""
 
     filters: dict[str, str]
-    """What is asked for, by the name of its field, times as instants."""
+    """The conditions by field name, with times as instants."""
     filtered: bool
     order: str
     refused: str
-    """Why a filter is not one, such as a time that cannot be read; then nothing was searched."""
+    """The error of an invalid filter, such as a time that cannot be parsed; then nothing was searched."""
     searched: int
     total: int
     finished: bool
-    """Whether every task was examined, so that nothing found means that there is none."""
+    """Whether every task was examined, so that an empty result means that there is none."""
     said: str
     onward: str
     first: str
     goes_on: bool
-    """Whether the page goes on by itself: the time was up before it was full."""
+    """Whether the page continues by itself: the time was up before it was full."""
     begins: bool
     jobs: list[str]
     queues: list[str]
     problems: tuple[tuple[str, str], ...]
-    """Queues that were not searched, and why."""
+    """Queues that were not searched, with the reason."""
 
 
 def _tasks(context: Context) -> tuple[str, Values]:
@@ -82,7 +82,7 @@ def _dead(context: Context) -> tuple[str, Values]:
 
 
 def _of_job(found: ErrorGroups, asked: str) -> ErrorGroups:
-    """The groups of the jobs that the form asks for: `=name`, or a part of the name in any case; '' is all."""
+    """The groups of the jobs in the form: `=name`, or a part of the name in any case; '' selects all."""
     if not asked:
         return found
     if asked[0] == "=":
@@ -93,7 +93,7 @@ def _of_job(found: ErrorGroups, asked: str) -> ErrorGroups:
 
 
 def _group(context: Context, filters: Mapping[str, str]) -> ErrorGroupView:
-    """The group that is asked for. Raises NotThere, Refused."""
+    """The requested group. Raises NotThere, Refused."""
     if not filters["queue"]:
         raise Refused("a group of errors belongs to a queue: give both queue and group")
     found = find_group(context.client, filters["queue"], filters["group"])
@@ -136,7 +136,7 @@ def _history(context: Context) -> tuple[str, Values]:
 
 
 def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[SearchView, SearchPage, Filter]:
-    """One page of a list; `state`: the one that it is of, '' for the one that is asked for."""
+    """One page of a list; `state`: the state of the list, '' for the state in the form."""
     after, order, refused = context.query.text("after", longest=1500), context.query.choice("order", ORDERS, ""), ""
     found = SearchPage(tasks=[], searched=0, total=0, onward="", timed_out=False)
     try:
@@ -179,7 +179,7 @@ def _found(context: Context, wanted: Filter, after: str, order: str) -> SearchPa
 
     try:
         return page(after)
-    except InvalidOption:  # a cursor of somebody's making
+    except InvalidOption:  # a forged cursor
         if not after:
             raise
         return page("")
@@ -197,7 +197,7 @@ def _said(found: SearchPage, *, narrow: bool, begins: bool) -> str:
 
 
 def _tabs(seen: DashboardSnapshot, texts: Mapping[str, str]) -> list[tuple[str, str, int]]:
-    """(state, where its tab leads to, how many are in it); counts are of the chosen queue, whatever is searched."""
+    """(state, URL of its tab, number of tasks); counts are of the chosen queue, regardless of other conditions."""
     queues = [queue for queue in seen.look.queues if texts["queue"] in ("", queue.name)]
     counts = {state: sum(getattr(queue, state) for queue in queues) for state in _STATES if state}
     counts[""] = sum(counts.values())
@@ -264,8 +264,7 @@ def wanted_of(form: RequestParameters) -> Filter:
 
 
 def _asked(form: RequestParameters) -> Filter:
-    """The filter of an action, which must not be wider than what was asked for. Raises Refused, InvalidName,
-    InvalidOption."""
+    """The filter of an action, which must not be wider than requested. Raises Refused, InvalidName, InvalidOption."""
     form.one_of("state", STATES, "")
     if form.text("job") == "=":
         raise Refused("job='=' names no job: give =Name, a part of a name, or nothing")
@@ -280,7 +279,7 @@ def _asked_dead(form: RequestParameters) -> Filter:
 def _chosen(text: str) -> tuple[str, str]:
     queue, _, task_id = text.partition(" ")
     split_any_queue(queue)
-    return queue, task_id  # not checked: what has an id that no program gives must be deleted somehow
+    return queue, task_id  # not checked, as tasks with invalid ids must be deletable, too
 
 
 def _requeue_dead(context: Context) -> Done:
@@ -297,7 +296,7 @@ def _purge_dead(context: Context) -> Done:
 
 
 def _dead_named(context: Context, wanted: Filter) -> str:
-    """What an action on dead tasks is about, for the audit log."""
+    """The subject of an action on dead tasks, for the audit log."""
     texts = texts_of(wanted)
     if wanted.group:
         group = _group(context, texts)
