@@ -6,7 +6,7 @@ local now_ms, tasks, queue, finished, id, count = unpack(ARGV)
 -- KEYS  waiting, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · waiters, wake: zsets ·
 --       outbox: hash · finishing: zset batch id → Unix ms · batch: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name, of the batch · finished: prefix of
---       the channels that tell waiters · id: of the batch · count: at most so many rows and members
+--       the channels that notify waiters · id: of the batch · count: at most so many rows and members
 -- reply {'more', 'full', 'done' or 'lost' (not decided), moved, new, dead, ended, skipped, target that is full or ''}
 -- Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases
@@ -57,7 +57,8 @@ if full then
 end
 if used_up < #nonces or #nonces == NONCES or budget == 0 then return reply('more') end
 
--- Parts share one number, so rows of one may have ended members of another: only a whole batch can be counted out.
+-- Parts share one lease number, so rows of one part may have ended members of another: counting suffices only for a
+-- whole batch.
 local is_counted_out = read.list == id and left_by_rows >= size
 local swept = is_counted_out and size or tonumber(read.swept) or 0
 if swept < size then

@@ -8,8 +8,8 @@ local now_ms, id, queue, lease_ms, attempt = unpack(ARGV, 1, 5)
 --       then field, value, ... of every new item
 -- reply {epoch, 'open', 'committed' or 'done', end of the lease (Unix ms), rows that were decided, -1 = not known,
 --       target, ...}
--- A batch with an attempt is remembered for 30 days behind its end, as its writer may be away for long.
--- What an earlier holder staged is removed; a bounded slice of it at once, the rest at the end.
+-- A batch with an attempt is remembered for 30 days after its end, as its writer may be away for long.
+-- Rows that an earlier holder staged are removed: a bounded slice at once, the rest at the end.
 -- include numbers batch
 
 local now = read_clock(now_ms)

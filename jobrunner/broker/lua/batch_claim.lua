@@ -34,14 +34,14 @@ end
 if set == batches and read_config(now).paused then return {} end
 redis.call('ZREM', set, '')  -- see lib/commands.lua
 
--- No driver took it until the leases of its members ended: they are back in the queue, or are put there now. Running
--- the batch once more would make a sink write them twice.
+-- No driver took the batch before the leases of its members expired: the members are back in the queue, or return to it
+-- now. Running the batch again would make a sink write them twice.
 if set == batches and (number(read.hold) or math.huge) <= now then
   decide_without_rows('back', now)
   read, set = read_batch(), finishing
 end
 
--- A lease that ended without a report counts, as for a task: a batch may be what kills its drivers.
+-- An expired lease counts as an attempt, as for a task: the batch may be the cause that kills its drivers.
 if set == batches and (number(read.ends) or 0) > 0 then
   if clear_staged() then return {'gone'} end
   local fate = count_failure(read, 0, 1, now, now, 'its driver died, hung or was cut off')

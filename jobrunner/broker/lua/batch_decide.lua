@@ -24,7 +24,7 @@ redis.call('UNLINK', batch .. ':manifest')
 for n = 6, #ARGV, 2 do redis.call('RPUSH', batch .. ':manifest', epoch .. '.' .. ARGV[n]) end
 redis.call('HSET', batch, 'state', 'committed', 'rest', remainder, 'max_hops', max_hops, 'decided', epoch,
   'rows', rows)
--- The lease of a write is long, and its driver may be gone, or have left the rest of the rows to others.
+-- The lease of a write is long, and its driver may be gone, or have left the remaining rows to other processes.
 redis.call('ZADD', finishing, exact(math.min(number(read.ends), now + OWN_MS)), id)
 redis.call('ZREM', batches, id)
 if read.list ~= id then redis.call('HSET', batch_key(read.list), 'worked', 1) end  -- see batch_claim

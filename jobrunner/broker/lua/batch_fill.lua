@@ -10,7 +10,7 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms, turn = unpac
 -- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): parts of a
 --       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
 -- In a queue that keeps history the field `started_at` of a member is the time when it was handed out.
--- The same call again changes nothing, also when it comes late and found nothing before. Unfit tasks are dropped and
+-- The same call again changes nothing, even if it comes late or found no tasks before. Unfit tasks are dropped and
 --       limits hold, as for reserve.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
 -- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation queue_scan hand_out

@@ -12,7 +12,7 @@ local now_ms, id, epoch, lease_ms, claim = unpack(ARGV)
 local now = read_clock(now_ms)
 local read = read_batch()
 if not (is_leased_as(read, epoch, now) and (read.state == 'open' or read.state == 'committed')) then return 'lost' end
--- A failover may forget a claim and give its epoch to the next one.
+-- A failover may lose a claim and give its epoch to the next claim.
 if claim ~= '' and claim ~= read.claim then return 'lost' end
 local ends = exact(now + lease_ms)
 write_even_when_full()

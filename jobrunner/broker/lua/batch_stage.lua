@@ -7,7 +7,7 @@ local now_ms, id, epoch, nonce, after = unpack(ARGV, 1, 5)
 --       after: how many rows that writer has staged before ('' = not said: then a repeated call appends twice)
 --       then for each row: id, to, payload, more
 -- reply {}, or {'lost'} (it has another holder, or is decided), {'unknown', id that is no member} (nothing changed)
--- Rows of members that have left meanwhile are taken, and skipped when the batch is rolled forward.
+-- Rows of members that have left meanwhile are accepted, and skipped when the batch is rolled forward.
 -- include numbers task_end task_leases batch batch_rows
 
 local LOOKUPS = 2

@@ -2,9 +2,9 @@ local waiting, scheduled, pending, dead, leases, counters, waiters, outbox = unp
 local now_ms, tasks, finished, id, keep_ms, left = unpack(ARGV)
 -- cancel: waiting, scheduled or dead → cancelled; a task under a lease is asked to stop and stays where it is.
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · counters: hash · waiters: zset · outbox: hash
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters ·
---       id · keep_ms: how long the cancelled task stays readable · left: 'dead' leaves a dead task as it is, 'alive'
---       one that is not dead, '' neither
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that notify
+--       waiters · id · keep_ms: how long the cancelled task stays readable · left: 'dead' leaves a dead task as it is,
+--       'alive' one that is not dead, '' neither
 -- reply 'ok', 'posted' (ok, and the outbox has an entry), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was; also: left)
 -- include numbers commands task_end task_leases error_groups

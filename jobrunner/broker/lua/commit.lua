@@ -3,7 +3,7 @@ local now_ms, tasks, queue, finished = unpack(ARGV, 1, 4)
 -- commit: pending → finished; the hash is deleted, or kept for a while with the result, or as history.
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · waiters, wake: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
---       channels that tell waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome
+--       channels that notify waiters · then groups of reports that say the same: count, keep_ms (0 = delete), outcome
 --       ('succeeded', 'cancelled', 'dropped'), result, onward ('' = of no flow; else the task's field `then`), type
 --       ('' = none, or not known), runs ('' = not known; else the ms that each ran, -1 = not known, spaces between),
 --       and for each report id, number of its lease
@@ -34,9 +34,9 @@ local set = redis.call('HMGET', settings, 'history_ms', 'history_max', 'max_infl
 local history = (set[1] or set[2]) and history_of(set[1], set[2])
 local doomed, totals, by_type, seen = {}, {}, {}, 0
 
--- Ends those of a group that are live: the first that was not seen yet, and on to the group's `last`.
+-- Ends the live tasks of a group, from the first task not seen yet to the group's `last`.
 local function end_group(last, keep_ms, outcome, result, onward, type)
-  -- A station that drops an item cancels it, as others see it; only the count tells the two apart.
+  -- An item that a station drops appears as cancelled; only the totals distinguish the two.
   local first, shown = seen, outcome == 'dropped' and 'cancelled' or outcome
   local own_keep = own_keep_ms(keep_ms, type, history)
   local is_usual = not own_keep and is_usual_end(keep_ms, shown, result, history)

@@ -12,7 +12,7 @@ local now_ms, by, changed = unpack(ARGV, 1, 3)
 local values = {}
 for i = 4, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 
--- Whether a hash has the values given for the setting that a field belongs to; `missing` is that of a field not there.
+-- Whether a hash has the given values of the setting that a field belongs to; `missing` stands for a missing field.
 local function is_same(hash, prefix, field, missing)
   for _, one in ipairs(fields_with(field)) do
     if values[one] and (redis.call('HGET', hash, prefix .. one) or missing) ~= values[one] then return false end

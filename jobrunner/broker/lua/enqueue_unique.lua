@@ -1,6 +1,6 @@
 local waiting, scheduled, settings, counters, arrival, wake, lock = unpack(KEYS)
 local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, on_clash, bound_to = unpack(ARGV, 1, 13)
--- enqueue_unique: enqueues one task unless one like it is there: then that one stays, is replaced or rescheduled.
+-- enqueue_unique: enqueues one task unless its lock is held: then the holder stays, is replaced or rescheduled.
 -- KEYS  waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset · lock: string, the end
 --       of the lock (Unix ms), a blank and the id of the task that has it
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · base: prefix of the keys of its tag · tag ·
@@ -34,7 +34,7 @@ end
 local ITS_OPTIONS = {'headers', 'encoding', 'max_attempts', 'max_stalled', 'keepalive_ms', 'key'}  -- it may have none
 local function is_for_another(id, queue) return bound_to ~= '' and bound_to ~= id .. ' ' .. queue end
 
--- Puts the holder, which has not begun, where the new task would have gone, with the time to start of the new task.
+-- Gives the holder, which has not begun, the position and the time to start of the new task.
 local function put_instead(holder, prefix, state, task)
   if on_clash == 'replace' and is_for_another(holder, task[1]) then return {'encrypt_for', holder, task[1]} end
   local set, score, place =

@@ -5,7 +5,7 @@ local now_ms, tasks, queue, finished, worker, groups = unpack(ARGV, 1, 6)
 -- KEYS  waiting, scheduled, pending, dead, leases: zsets · settings, counters: hashes · arrival: string ·
 --       wake, waiters: zsets · outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the channels
---       that tell waiters · worker: id of the reporting worker, or '' · groups: how many groups of errors follow ·
+--       that notify waiters · worker: id of the reporting worker, or '' · groups: how many groups of errors follow ·
 --       then for each of these: its id, definition (lines: job, class, message, place, release), '1' to note time
 --       and task; and for each report: id, number of its lease, delay_ms (0: it waits behind what is there), 'retry',
 --       'dead' or 'unbegun' (retry; no worker knew its job), error (text), number of its group

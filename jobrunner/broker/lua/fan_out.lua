@@ -5,7 +5,7 @@ local now_ms, tasks, queue, finished, id, lease, keep_ms, onward, max_hops = unp
 -- KEYS  pending, done, leases: zsets · settings, counters: hashes · waiters, wake: zsets · outbox: hash · then for each
 --       target waiting, scheduled: zsets · settings, counters: hashes · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · finished: prefix of the
---       channels that tell waiters · id · lease: its number · keep_ms: 0 = delete · onward: '' = of no flow; else
+--       channels that notify waiters · id · lease: its number · keep_ms: 0 = delete · onward: '' = of no flow; else
 --       the joins to notify of its end · max_hops: 0 = no limit · then for each child: id, number of its target
 --       (0 = first), priority ('' = as the parent's), delay_ms (0 = now), '1' when it goes in although the queue is
 --       full, count of words, field, value, ... of its hash

@@ -1,6 +1,6 @@
 local joining, collected, outbox = unpack(KEYS)
 local now_ms, outcome = unpack(ARGV)
--- join_abandon: a join that has not fired never will; the joins behind it are notified of this outcome.
+-- join_abandon: ends a join that has not fired, so it never will; the joins after it are notified of this outcome.
 -- KEYS  joining: hash · collected: hash, the results of its members · outbox: hash
 -- ARGV  now_ms: unused · outcome: 'cancelled'
 -- reply 'posted' (the outbox has an entry), 'noted' (nothing waits for it), 'fired' (before) or 'gone'

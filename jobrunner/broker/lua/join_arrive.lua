@@ -20,7 +20,7 @@ if not (rule and total) then return 'gone' end
 local known = (tonumber(state[8]) or 0) + (tonumber(state[9]) or 0) + (tonumber(state[10]) or 0)
 if not state[4] and (rule == 'dead' or known + (#ARGV - 2) / 3 >= total) then check_keys() end
 
--- A death is not the end: the task may be put back into its queue and succeed. It is replaced, any other end stays.
+-- A death is not final: the task may be requeued and succeed, and that outcome replaces it. Any other outcome stays.
 local function note(member, outcome, result)
   local noted = redis.call('HGET', joining, 'm' .. member)
   local before = noted and string.match(noted, '^%a+')

@@ -5,7 +5,7 @@ local now_ms, tasks, finished = unpack(ARGV)
 --       is dead.
 -- KEYS  joining, collected: hashes · waiting, scheduled, dead: zsets, of the prepared task's queue ·
 --       settings, counters: hashes · arrival: string · wake, waiters: zsets · outbox: hash
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that tell waiters
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · finished: prefix of the channels that notify waiters
 -- reply 'more' (call again), 'fired' (the task is enqueued), 'posted' (the outbox has an entry), 'pass' (what
 --       is collected is too large for the outbox: take it part by part to the joins behind, then call `join_pass_on`),
 --       'dead' (the task is, and the outbox may have an entry), 'noted' (nothing to collect) or 'gone' (no such join)
@@ -19,7 +19,7 @@ if not (rule and total) then return 'gone' end
 if state[4] or not state[7] then return 'noted' end
 
 redis.call('PEXPIRE', joining, state[3])
--- It starts again from the first member when the collected results were deleted.
+-- Collecting starts again from the first member when the collected results were deleted.
 local from = redis.call('EXISTS', collected) == 1 and tonumber(state[7]) or 0
 if from < total then
   local at = gather_slice(joining, collected, from, total, fixed_results)
@@ -44,7 +44,7 @@ if rule == 'pass' then
   redis.call('UNLINK', collected)
   return post(onward, 'succeeded', whole) and 'posted' or 'noted'
 end
--- Nothing is copied: that hash becomes the hash of the task.
+-- No copy: that hash becomes the hash of the task.
 local key = tasks .. redis.call('HGET', joining, 'id')
 redis.call('HDEL', collected, 'size', 'piece')
 redis.call('PERSIST', collected)

@@ -1,6 +1,6 @@
 local outbox = unpack(KEYS)
 local now_ms, count, bytes = unpack(ARGV)
--- outbox_read: reads entries of an outbox in random order, so that one that cannot be delivered does not hold up the
+-- outbox_read: reads entries of an outbox in random order, so that an undeliverable entry does not block the
 --       others.
 -- KEYS  outbox: hash
 -- ARGV  now_ms: unused · count: at most so many · bytes: of results, at most so many; one entry may have more
@@ -8,7 +8,7 @@ local now_ms, count, bytes = unpack(ARGV)
 
 local fields = redis.call('HRANDFIELD', outbox, count) or {}
 local reply, left = {#fields == tonumber(count) and '1' or ''}, tonumber(bytes)
--- The fields are random, their order is not, and math.random repeats itself in each call.
+-- The fields are random, but not their order, and math.random repeats itself in each call: the clock gives the start.
 local first = redis.call('TIME')[2]
 for n = 1, #fields do
   local field = fields[(first + n) % #fields + 1]

@@ -18,8 +18,8 @@ if ahead_ms ~= '' then
   if tonumber(expected) <= limit or tonumber(to) > limit then return 'missed' end
 end
 
--- Its task, which waits for a time by the clock that was ahead, is moved with the tick, or it would keep the next ones
--- out until then.
+-- Its task waits for a time of the clock that was ahead. It is moved with the tick, as it would block the next ticks
+-- until then.
 local due = number(state[3] and redis.call('ZSCORE', scheduled, state[3]))
 local back = math.floor(math.min(tonumber(expected) - tonumber(to), (due or now) - now))
 if back > 0 then

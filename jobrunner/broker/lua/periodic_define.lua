@@ -12,7 +12,7 @@ local now_ms, ttl_ms = unpack(ARGV, 1, 2)
 -- Works on a server that is full: a worker that starts there makes room. Its first write frees nothing.
 -- include numbers
 
--- After so long a definition counts as published no more. A worker that publishes them more rarely notes a later time.
+-- After this time a definition no longer counts as published. A worker that publishes less often stores a later time.
 local FORGOTTEN_MS = 30000 -- less than the time after which a leader fires the job no more
 local DEPLOYED_KEEP_MS = 86400000
 local DEPLOYED_MOST = 16 -- of one job; every heartbeat reads them

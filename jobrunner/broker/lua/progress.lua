@@ -1,6 +1,6 @@
 local pending, leases = unpack(KEYS)
 local now_ms, tasks, queue, id, lease, progress = unpack(ARGV)
--- progress: notes how far a running task has come; only the attempt that holds the lease may.
+-- progress: stores the progress of a running task; only the attempt that holds the lease may.
 -- KEYS  pending, leases: zsets
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · queue: full name · id · lease: its number ·
 --       progress: JSON text

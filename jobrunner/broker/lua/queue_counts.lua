@@ -12,7 +12,7 @@ local now_ms, tasks = unpack(ARGV)
 -- rarely history_of trim_dead trim_done
 
 local now = read_clock(now_ms)
--- A slice is bounded, and a user who may only read moves nothing: what is due is counted where it will be.
+-- Maintenance is bounded, and moves nothing for a user who may only read: due tasks are counted in their next state.
 pcall(maintain, now)
 local config = read_config(now)
 local due = redis.call('ZCOUNT', scheduled, '-inf', exact(last_slot_at(now)))

@@ -40,7 +40,7 @@ local function change(field, value)
 end
 for i = 5, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 
--- Whether something is so of a field, or of another field of its setting.
+-- Whether a condition holds for a field, or for another field of its setting.
 local function any_field(field, is_so)
   for _, one in ipairs(fields_with(field)) do
     if is_so(one) then return true end

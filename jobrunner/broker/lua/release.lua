@@ -20,7 +20,7 @@ local verdicts, live = check_leases(ids, numbers, now, queue)
 if #live > 0 then write_even_when_full() end
 local unbegun, unbegun_of = 0, {}
 
--- No time to start by holds any more for a task that had begun.
+-- A task that had begun has no time to start any more.
 local function release_one(id, delay)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'place', 'priority', 'cancel_requested', 'unknown_since', 'key')

@@ -2,7 +2,7 @@ local waiting, scheduled, pending, dead, done, counters, outbox = unpack(KEYS)
 local now_ms, tasks, dead_only = unpack(ARGV, 1, 3)
 -- remove: waiting, scheduled, dead or finished → gone, index and hash together, for tasks by their ids.
 -- KEYS  waiting, scheduled, pending, dead, done: zsets · counters, outbox: hashes
--- ARGV  now_ms: unused · tasks: prefix of the task hashes · dead_only: '1' leaves what is not dead, '' · then ids
+-- ARGV  now_ms: unused · tasks: prefix of the task hashes · dead_only: '1' keeps tasks that are not dead, '' · then ids
 -- reply a list, for each id: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone' (also: not dead)
 -- Works on a server that is full.
 -- include numbers task_end error_groups

@@ -15,7 +15,7 @@ local slices = read_slices()
 if slices.generation > tonumber(generation) then return {'superseded', exact(slices.generation)} end
 if slices.generation == tonumber(generation) then return begun_before() end
 
--- A shard without a slice had no limit: it keeps what it uses.
+-- A shard without a slice had no limit: its present use becomes its slice.
 local function reduced(slice, limit, before, used)
   if limit == '' then return '' end
   if not slice then return exact(used) end

@@ -13,7 +13,7 @@ local now_ms, generation, hold = unpack(ARGV, 1, 3)
 local now, slices, reply = read_clock(now_ms), read_slices(), {}
 if slices.generation ~= tonumber(generation) then return reply end
 
--- Takes the level that goes along out of the bucket.
+-- Subtracts the level that belongs to the gift from the bucket.
 local function level_of(tokens)
   local read = read_bucket(bucket, slices.tokens, slices.interval, now)
   if tokens == 0 or not read then return 0 end

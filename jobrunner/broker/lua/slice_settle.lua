@@ -1,7 +1,7 @@
 local settings, pending, transfers, wake = unpack(KEYS)
 local now_ms, generation, inflight, tokens, inflight_others, tokens_others, may_exceed = unpack(ARGV, 1, 7)
--- slice_settle: ends a division of the limits of a queue. Its first shard has what the others have not, so that the
---       slices are the limit together; writes its settings in the same step.
+-- slice_settle: ends a division of the limits of a queue. Its first shard gets the rest, so that all
+--       slices add up to the limit; writes its settings in the same step.
 -- KEYS  settings: hash · pending: zset · transfers: hash (see lib/slices.lua) · wake: zset
 -- ARGV  now_ms: Unix ms or '' · generation: its number · inflight, tokens: the limits of the whole queue ('' = none) ·
 --       inflight_others, tokens_others: the slices with which the others began · may_exceed: '1' = the slice may be

@@ -1,6 +1,6 @@
 local settings, bucket, transfers, wake = unpack(KEYS)
 local now_ms, giver, generation, gift_number, leases, tokens, level, interval = unpack(ARGV)
--- slice_take: a shard receives what another one gave it of its slices, once.
+-- slice_take: a shard receives a gift from the slices of another shard, once.
 -- KEYS  settings, bucket: hashes · transfers: hash (see lib/slices.lua) · wake: zset
 -- ARGV  now_ms: Unix ms or '' · giver: the shard · generation, gift_number: of the gift ·
 --       leases, tokens, level, interval: what it is, and the µs in which that level is counted

@@ -1,6 +1,6 @@
 local minute, hour, total = unpack(KEYS)
 local now_ms, writer, report = unpack(ARGV, 1, 3)
--- stats_add: adds what a worker counted to the statistics of a minute, of its hour, and since the prefix exists; once.
+-- stats_add: adds the counts of a worker to the statistics of a minute, of its hour, and since the prefix exists; once.
 -- KEYS  minute, hour, total: hashes field → number
 -- ARGV  now_ms: unused · writer: id of the worker · report: number of this report, each higher than the one before ·
 --       then field, by, ...

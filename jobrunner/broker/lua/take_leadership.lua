@@ -11,8 +11,8 @@ local now = exact(read_clock(now_ms))
 local changes = tonumber(redis.call('GET', version)) or 0
 local held = redis.call('HMGET', leader, 'worker', 'epoch', 'ttl_ms')
 local left = redis.call('PTTL', leader)
--- A lock without an end is damage: no worker could ever take it. One that lasts for longer than it was set to is of a
--- clock that was ahead and stepped back: a leader that died before it could renew it would be followed as much later.
+-- A lock without an end is damage: no worker could ever take it. A lock that lasts longer than its own TTL was set by a
+-- clock that was ahead and stepped back: a leader that died before a renewal would be replaced that much later.
 local is_ahead = held[1] ~= worker and left > 2 * (tonumber(held[3]) or math.huge)
 if held[1] and (left < 0 or is_ahead) then held = {} end
 

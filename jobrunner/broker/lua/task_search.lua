@@ -37,7 +37,7 @@ end
 
 local function match(id, score)
   if not has(id, id_part) then return false end
-  -- Most do not match, so only what is asked for is read of them.
+  -- Most tasks do not match, so only the fields of the conditions are read.
   local name, enqueued, failure, of =
     unpack(redis.pcall('HMGET', tasks .. id, 'type', 'enqueue_time', 'error', 'group'))
   if not enqueued or type ~= '' and name ~= type or not has(name, job_part) then return false end

@@ -2,9 +2,10 @@
 -- rows for each nonce. `batch` is the key of its hash, `id` its id; all other keys are named after them. A holder's
 -- writes count only under the newest epoch, before its lease has ended, and while nothing is decided.
 local STAGED_SLICE = 500
--- An open write whose lease ended this long ago is taken back by anyone.
+-- Any process may roll back an open write whose lease expired this long ago.
 local ABANDONED_MS = 600000
--- For this long after a decision its holder alone rolls the batch forward. Two processes would count a dead one twice.
+-- For this long after a decision only its holder rolls the batch forward: two processes would count a dead member
+-- twice.
 local OWN_MS = 60000
 
 local function read_batch()
@@ -38,7 +39,7 @@ end
 
 -- A task is a member of its batch while its newest lease has the number of the batch and has not ended.
 
--- Returns for each id whether it is such a member.
+-- Returns for each id whether it is a member.
 local function are_members(ids, lease, now)
   local newest, live = scores_of(leases, ids), {}
   local some_ended = redis.call('ZCOUNT', pending, '-inf', exact(now)) > 0
@@ -49,11 +50,11 @@ local function are_members(ids, lease, now)
   return live
 end
 
--- Leases of members end a week after they were last extended, and are extended before half of that has passed.
+-- Leases of members end a week after their last extension, and are extended when half of that has passed.
 local MEMBER_LEASE_MS = 604800000
 local MEMBERS_SLICE = 1000
 
--- In the second half, extends a slice of the members; the batch counts as extended when all slices were.
+-- Extends a slice of the members in the second half of their leases; the batch counts as extended after the last slice.
 local function extend_member_leases(read, now)
   local size = tonumber(read.size)
   if size == 0 or tonumber(read.hold) - now > MEMBER_LEASE_MS / 2 then return end
@@ -71,25 +72,26 @@ local function extend_member_leases(read, now)
   end
 end
 
--- Batches that end without a decision. A whole batch is tried again; a batch that keeps failing, or whose error is one
--- of its rows, is split until the members that fail are alone.
+-- Batches that end without a decision. A whole batch is retried; a batch that keeps failing, or whose error belongs to
+-- one of its rows, is split until failing members are alone.
 local FAILURES_OF_A_WHOLE = 2
 local TOMBSTONE_MS = 86400000
--- A run of many members costs by the member, a run of few costs the same for any number: large batches leave most of
--- their members to parts that succeed, smaller ones need few runs, and the smallest end at once in single members.
+-- The cost of a run grows with the number of members if there are many, and is constant for few. So large batches are
+-- split into many parts, most of which succeed, smaller batches into few parts, and the smallest at once into single
+-- members.
 local MANY, PARTS_OF_MANY, PARTS, FEW = 10000, 16, 4, 8
 
--- Decides that no staged row counts. Any process may put members back at once, and bury them when the holder did not.
+-- Decides that no staged row counts. Any process may return members at once, and bury them if the holder did not.
 local function decide_without_rows(rest, now)
   redis.call('HSET', batch, 'state', 'committed', 'rest', rest, 'ends', 0)
   redis.call('ZREM', batches, id)
   redis.call('ZADD', finishing, exact(rest == 'dead' and now + OWN_MS or now), id)
 end
 
--- Parts are due at once, with the failures of the batch that they were. A name says which range the part is, as
--- `.p3of16` does. Version 0.1.0 makes halves, `.1` and `.2`, and computes the range of each part as if it were one,
--- from the field `size` of the root; so the root of parts has `whole` instead, by which sinks know that the server did
--- not lose some of its members.
+-- Parts are due at once, with the failures of the batch that was split. A name such as `.p3of16` encodes the range of
+-- the part. Version 0.1.0 makes halves, `.1` and `.2`, and computes the range of every part as that of a half, from the
+-- field `size` of the root; so the root of parts has `whole` instead, which shows sinks that the server lost none of
+-- its members.
 local function split(read, now, failures, expiries, error_text)
   local first, size, root = tonumber(read.first), tonumber(read.size), batch_key(read.list)
   local parts = size > MANY and PARTS_OF_MANY or size > FEW and PARTS or size
@@ -118,14 +120,14 @@ local function is_spent_by(read, tries, config)
   return is_spent(tries, number(own_limit) or config.max_attempts)
 end
 
--- Counts a reported failure, or a lease that ended without a report. `blamed`: the error is one of its rows, and
--- 'poison' when it is final for a member that is alone. Returns 'again', 'split' or 'dead'.
+-- Counts a reported failure, or an expired lease. `blamed`: the error belongs to one of its rows; 'poison': it is final
+-- for a member that is alone. Returns 'again', 'split' or 'dead'.
 local function count_failure(read, failed, expired, due, now, error_text, blamed)
   local failures, expiries = read.failures + failed, (tonumber(read.expiries) or 0) + expired
   redis.call('HSET', batch, 'failures', failures, 'expiries', expiries, 'error', error_text, 'ends', 0)
   local size, config = tonumber(read.size), read_config(now)
-  -- Failures of the larger batches say little about a single member whose driver dies: it may be a good one that was
-  -- never run without the bad one.
+  -- Failures of the larger batches prove little about a single member whose driver dies: it may be a good member that
+  -- never ran without the bad one.
   local tries = failed > 0 and failures + expiries or expiries
   if size == 0 or size == 1 and (blamed == 'poison' or is_spent_by(read, tries, config)) then
     decide_without_rows('dead', now)

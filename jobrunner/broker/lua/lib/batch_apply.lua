@@ -1,6 +1,6 @@
 -- Ends members that go to no queue. The caller removes their leases.
 
--- Counts them in the total `counter`; their outcome is 'succeeded' for that total, else 'cancelled'.
+-- Counts the members in the total `counter`; their outcome is 'succeeded' for the total of that name, else 'cancelled'.
 local function end_members(ids, counter, now)
   if #ids == 0 then return end
   local outcome, history = counter == 'succeeded' and counter or 'cancelled', read_history()
@@ -16,7 +16,7 @@ local function end_members(ids, counter, now)
   redis.call('HINCRBY', counters, counter, #ids)
 end
 
--- The attempts that the batch made count as the member's own.
+-- The attempts at the batch count as the member's own.
 local function bury_member(one, attempts, reason, now, config)
   redis.call('HSET', tasks .. one, 'retry_count', attempts, 'more', 1)
   redis.call('HINCRBY', counters, 'failed', 1)
@@ -64,7 +64,7 @@ local function apply_new(one, target, payload, options, read, now, config)
   end
 end
 
--- Returns how many rows were applied, and the name of the full target queue when that stopped it.
+-- Returns the number of applied rows, and the name of the target queue if it is full and stopped the call.
 local function apply_rows(words, read, now, config)
   local ids, all_options, new = {}, {}, {}
   for at = 1, #words, 4 do
@@ -89,8 +89,8 @@ local function apply_rows(words, read, now, config)
   return #ids
 end
 
--- Puts members back to their positions in the queue; no attempt is spent. `unbegun`: no function has seen them, so the
--- queue gets back the tokens of its rate.
+-- Returns members to their positions in the queue; no attempt is spent. `unbegun`: no function has processed them, so
+-- the tokens of the queue's rate are refunded.
 local function return_to_queue(ids, unbegun, now)
   local places, unbegun_of = {}, {}
   for _, one in ipairs(ids) do
@@ -107,8 +107,8 @@ local function return_to_queue(ids, unbegun, now)
   if #places > 0 then notify_worker(wake) end
 end
 
--- Ends up to `count` members from position `swept` on that no row names, as the decision says. Returns the position
--- after the last of them.
+-- Ends up to `count` members that no row names, from position `swept` on, with the outcome in the decision. Returns the
+-- position after the last of them.
 local function end_unnamed_members(read, swept, count, now, config)
   local size, first = tonumber(read.size), tonumber(read.first)
   local behind = math.min(swept + count, size)
@@ -134,10 +134,10 @@ local function end_unnamed_members(read, swept, count, now, config)
   return behind
 end
 
--- The hash of a batch that is done stays for a while, for writers that come back with its id.
+-- The hash of a batch that is done stays for a while, for writers that repeat a call with its id.
 local DONE_KEEP_MS, NAMED_KEEP_MS = 86400000, 2592000000
 
--- Returns false while there are more staged rows to delete.
+-- Returns false while more staged rows have to be deleted.
 local function finish_batch(read)
   if clear_staged() then return false end
   local root, users = batch_key(read.list), 0

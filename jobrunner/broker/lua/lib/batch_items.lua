@@ -1,4 +1,5 @@
--- Queues that the rows of a batch go to. Positions are assigned in memory and written once for each slice of rows.
+-- Adds the rows of a batch to their target queues. Positions are assigned in memory and written once for each slice of
+-- rows.
 local prefix, path = string.sub(tasks, 1, -6), string.match(queue, '^.*/') or ''
 local target_queues = {}
 
@@ -39,8 +40,8 @@ local function write_target_queues()
   end
 end
 
--- A member stays the same item in its next queue: attempts and failures start anew, total_attempts and hops go on.
--- Fields that have the right value are not written: each write into a small hash moves what is stored after it.
+-- A member stays the same item in its next queue: attempts and failures restart at zero, total_attempts and hops
+-- continue. Fields with the right value are not written: each write into a small hash moves the fields stored after it.
 local MOVED_FIELDS = {'id', 'retry_count', 'total_attempts', 'hops', 'priority', 'encoding', 'more', 'error',
   'expiries', 'cancel_requested', 'expires_in_ms', 'unknown_since'}
 local moving = {'HSET', '', 'queue', '', 'place', 0, 'payload', '', 'hops', 0, 'total_attempts', 0}
@@ -74,7 +75,7 @@ local function move_member(one, task, target, payload, options, hops, attempts, 
   target.moved_in = target.moved_in + 1
 end
 
--- New items that rows make. They inherit hops, headers, priority and partition of the member that they come from.
+-- New items from rows. They inherit hops, headers, priority and partition of their parent member.
 local shared, shared_words, is_shared_more = {}, {}, false
 local last_parent, inherited = nil, {}
 
@@ -100,7 +101,7 @@ end
 -- The delay until a new item is due, in ms; `at_ms` is an instant.
 local function delay_of(options, now) return options.at_ms and options.at_ms - now or options.delay_ms or 0 end
 
--- In most slices no new item exists yet, and one EXISTS for all of them shows that.
+-- In most slices no new item exists yet, which a single EXISTS for all of them shows.
 local no_id_exists, made = false, {}
 
 local function check_ids(ids)
@@ -112,7 +113,7 @@ local function item_exists(key)
   return made[key] or not no_id_exists and redis.call('EXISTS', key) == 1
 end
 
--- Creates an item unless its id exists. Returns whether it did.
+-- Creates an item unless its id exists. Returns whether it was created.
 local function create_item(one, target, payload, options, now)
   local key, from = tasks .. one, options.parent and inherit(options.parent) or {}
   if item_exists(key) then return false end

@@ -1,4 +1,4 @@
--- Staged rows. A row is four words: id, to, payload, options; options are '' or a JSON object.
+-- Reads staged rows. A row has four list elements: id, to, payload, options; options are '' or a JSON object.
 local row_options = {[''] = {}}
 
 local function read_options(text)
@@ -12,8 +12,8 @@ local function overlay(headers, new)
   return all
 end
 
--- Headers with those of a row replacing some, or only the latter when the former cannot be read. Values are strings,
--- which cjson does not damage.
+-- Merges the headers of a row into the item's headers; only the row's when the item's cannot be parsed. Values are
+-- strings, which cjson does not damage.
 local function merge_headers(headers, new)
   if not new then return headers end
   local is_read, all = pcall(overlay, headers, new)
@@ -24,7 +24,7 @@ end
 local ROWS_PER_READ, BYTES_OF_A_SLICE = 20, 1048576
 local read_bytes = 0
 
--- Returns the words of up to `count` rows, and whether the list ends there.
+-- Returns the elements of up to `count` rows, and whether the list ends there.
 local function read_staged(rows, count)
   local words, last = {}, 0
   for first = 0, count - 1, ROWS_PER_READ do

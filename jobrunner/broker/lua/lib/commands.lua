@@ -24,14 +24,14 @@ local function count_existing(hashes)
   return found
 end
 
--- A server at its maxmemory accepts the writes of a script only after one that frees memory. This one frees nothing (no
--- id is empty), so a script may add first and remove last: an error in between then loses no task.
+-- A server at its maxmemory accepts the writes of a script only after a command that frees memory. This command frees
+-- nothing (no id is empty), so a script may add first and remove last: an error in between then loses no task.
 local function write_even_when_full()
   redis.call('ZREM', pending, '')
 end
 
--- Deletes what is left of a task whose hash cannot be read although its id is in a set, and counts it. HMGET comes
--- first because it fails where the server lets this user read nothing: that is no damage, and ends the script.
+-- Deletes the rest of a task whose hash cannot be read although its id is in a set, and counts it. HMGET comes first
+-- because it raises when this user has no right to read, which is no damage, and must end the script.
 local function drop_damaged(id)
   redis.call('HMGET', counters, 'orphaned')
   redis.call('UNLINK', tasks .. id)

@@ -8,7 +8,7 @@ local function worker_of_lease(number)
   return mark >= 0 and string.format('%06x', mark) or ''
 end
 
--- Adds a line about a failed attempt or an expired lease to those in the hash of its task (see task.py). `noted` is the
+-- Adds a line about a failed attempt or an expired lease to the task's field `failures` (see task.py). `noted` is the
 -- present value of the field.
 local function note_failure(key, noted, now, attempt, what, worker, reason)
   local first = string.gsub(string.match(reason, '^[^\n]*'), '[%c]', ' ')
@@ -23,8 +23,8 @@ end
 local MAX_FORWARDS = 100
 local DEATHS_NAMED, DEATHS_KEEP_MS = 1000, 86400000
 
--- Adds a death to the list from which the leader writes events, wherever the task itself goes. Without a leader the
--- first DEATHS_NAMED are kept for a day; `counters` has the number of all.
+-- Adds a death to the list from which the leader writes events, whatever happens to the task itself. Without a leader
+-- the first DEATHS_NAMED are kept for a day; `counters` has the number of all.
 local function record_death(id, reason, type, attempts, fate)
   local deaths = string.sub(dead, 1, -5) .. 'deaths'
   if redis.call('LLEN', deaths) >= DEATHS_NAMED then return end
@@ -33,8 +33,8 @@ local function record_death(id, reason, type, attempts, fate)
   if redis.call('RPUSH', deaths, table.concat(fields, '\t')) == 1 then redis.call('PEXPIRE', deaths, DEATHS_KEEP_MS) end
 end
 
--- Moves a dead task to the dead letter queue, of the same tag: to the end of it, with its counts at zero. It has died:
--- its lock is free, and no one waits for it to be cancelled.
+-- Moves a dead task to the end of the dead letter queue, which has the same tag, with its counts at zero. Its death
+-- freed its lock, and ended requests to cancel it.
 local function dead_letter(id, now, reason, to, hops)
   local prefix = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
   local task = redis.call('HMGET', tasks .. id, 'priority', 'lock')
@@ -50,8 +50,8 @@ local function dead_letter(id, now, reason, to, hops)
   notify_worker(prefix .. 'wake')
 end
 
--- Whether the hash of a task that died at `died_at`, and is kept no longer, is to be deleted now. One that its enqueue
--- still needs stays so long, as that of a finished task.
+-- Whether the hash of a task that died at `died_at`, and is no longer kept, is to be deleted now. A hash that its
+-- enqueue still needs stays until then, as for a finished task.
 local function is_forgotten(id, type, died_at, now)
   local left_ms = trace_ms(id, type) - math.max(now - died_at, 0)
   if left_ms <= 0 then return true end
@@ -60,9 +60,9 @@ local function is_forgotten(id, type, died_at, now)
   return false
 end
 
--- Gives a task up: it is dead since `now` for that reason, or is deleted at once, or goes to the dead letter queue, as
--- the queue is set. The caller takes it out of the set that it is in. `group`: of its last error, which the
--- caller counts; nil: it is counted here. Returns whether the task is kept.
+-- Makes a task dead at `now` for this reason, or deletes it at once, or moves it to the dead letter queue, by the
+-- settings of the queue. The caller removes it from its present set. `group`: the group of its last error, which the
+-- caller counts; nil: the error is counted here. Returns whether the task is kept.
 local function bury(id, now, reason, config, group)
   local task = redis.pcall('HMGET', tasks .. id, 'then', 'type', 'retry_count')
   count_one(task[2], 'dead')
@@ -94,9 +94,9 @@ end
 
 local unfit = {}
 
--- Whether a waiting task cannot be handed out: a damaged one is deleted; one whose cancellation was requested while an
--- attempt ran is cancelled; one that did not start in time dies. Time to start no longer matters for a task that was
--- tried.
+-- Whether a waiting task cannot be handed out. Deletes a damaged task, cancels a task whose cancellation was requested
+-- while an attempt ran, and makes a task dead that did not start in time. The time to start applies only to a task that
+-- never began.
 local function is_unfit(id, is_damaged, expires_in, enqueue_time, attempts, cancel_requested, now, config)
   if is_damaged then
     drop_damaged(id)

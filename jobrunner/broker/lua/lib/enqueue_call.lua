@@ -1,6 +1,6 @@
--- An enqueue that was applied does nothing when the client sends it again because the reply was lost; by then its tasks
--- may be finished and deleted, so their ids cannot tell. Each call leaves a note, a string that expires; its value is
--- the reply. (The idea is that of idempotent producers in Kafka.)
+-- An applied enqueue changes nothing when the client repeats it after a lost reply. By then its tasks may be finished
+-- and deleted, so their ids cannot show that. Each call leaves a note, a string that expires, whose value is the reply.
+-- (The idea is that of idempotent producers in Kafka.)
 local SENT_KEEP_MS = '10000'
 
 local function note_reply(note, known)
@@ -14,7 +14,7 @@ local function earlier_reply(note)
   return known
 end
 
--- Returns 'exists' and the positions of hashes that exist, or are twice in the list; nil when there are none.
+-- Returns 'exists' and the positions of hashes that exist or are repeated in the list; nil without any.
 local function existing_positions(hashes)
   local found, seen = {'exists'}, {}
   for n, hash in ipairs(hashes) do
@@ -24,7 +24,7 @@ local function existing_positions(hashes)
   return found[2] and found
 end
 
--- Whether a task whose lease has ended is dead or cancelled as soon as some reserve recovers it.
+-- Whether a task whose lease has expired becomes dead or cancelled as soon as a reserve recovers it.
 local function never_runs_again(prefix, cancel_requested, retry_count, max_attempts, expiries, max_stalled)
   if cancel_requested then return true end
   local limit = number(max_attempts or redis.call('HGET', prefix .. 'settings', 'max_attempts')) or DEFAULT_MAX_ATTEMPTS
@@ -32,10 +32,10 @@ local function never_runs_again(prefix, cancel_requested, retry_count, max_attem
     or is_spent((number(expiries) or 0) + 1, number(max_stalled) or limit)
 end
 
--- Where the holder of a lock is: the prefix of the keys of its queue, its state, and fields of its hash: full name of
--- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Nothing when its state is none that holds a lock; for
--- one that was asked to stop and handed back, as the next reserve cancels it; and for one that does not survive the
--- end of its lease, also before a reserve has met it.
+-- Returns the holder of a lock: the prefix of the keys of its queue, its state, and fields of its hash: full name of
+-- its queue, retry_count, attempts, expires_in_ms, enqueue_time. Returns nothing when its state holds no lock; when the
+-- task was asked to stop and released, as the next reserve cancels it; and when it does not survive the end of its
+-- lease, even before a reserve has recovered it.
 local function place_of_holder(holder, now)
   local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'attempts', 'expires_in_ms',
     'enqueue_time', 'cancel_requested', 'max_attempts', 'expiries', 'max_stalled')
@@ -51,12 +51,12 @@ local function place_of_holder(holder, now)
   end
 end
 
--- How long a task has to start, ms: its own option decides, else that of its queue; nil: for ever.
+-- The time to start of a task, ms: its own option, else that of its queue; nil: unlimited.
 local function time_to_start(prefix, own)
   return number(own or redis.call('HGET', prefix .. 'settings', 'expires_in_ms'))
 end
 
--- Whether a task that has not begun expired, as `is_unfit` finds when it is to be handed out.
+-- Whether a task that has not begun has expired, by the rule of `is_unfit` for tasks to hand out.
 local function has_expired(prefix, task, now)
   local limit, since = time_to_start(prefix, task[4]), number(task[5])
   return limit and since and since + limit <= now and (number(task[3]) or 0) == 0
@@ -69,14 +69,14 @@ local function task_field(at, name)
   end
 end
 
--- Deletes the note of a call that added nothing, so that it may be made again.
+-- Deletes the note of a call that added nothing, so that the call may be repeated.
 local function withdraw_note(note, reply)
   if note then redis.call('DEL', note) end
   return reply
 end
 
--- Reads the tasks of an enqueue from `args`, from position `first` on. Returns the keys of their hashes, beside them
--- how many words of its own each has, and how many tasks there are.
+-- Reads the tasks of an enqueue from `args`, from position `first` on. Returns the keys of their hashes, the number of
+-- each task's own arguments, and the number of tasks.
 local function read_tasks(args, first)
   local keys, counts, total, at = {}, {}, 0, first
   while args[at] do
@@ -88,9 +88,9 @@ local function read_tasks(args, first)
   return keys, counts, total
 end
 
--- Writes the hashes of all tasks and puts those that are due later into `scheduled`. Returns the positions of tasks
--- that exist already; place, id, ... of those to put into `waiting`, and their partitions; how many were added; and the
--- last arrival. When the call is refused it returns only the reason.
+-- Writes the hashes of all tasks and adds those that are due later to `scheduled`. Returns the positions of tasks that
+-- exist already; place, id, ... of tasks to add to `waiting`, and their partitions; the number of added tasks; and the
+-- last arrival. Returns only the reason when the call is refused.
 local function add_tasks(first, now, last, capacity)
   local args = ARGV  -- a local is read faster than a global
   local keys, counts, total = read_tasks(args, first)
@@ -101,7 +101,7 @@ local function add_tasks(first, now, last, capacity)
   local words = {'HSET', '', 'id', '', 'place', 0, 'payload', '', 'enqueue_time', now, 'retry_count', '0',
     unpack(args, 6, first - 1)}
   local fixed, shared_partition = #words, args[first - 2] == 'key' and args[first - 1] or ''
-  -- `more` makes a reserve read the whole hash: the worker wants to know when a delayed task was due.
+  -- `more` makes a reserve read the whole hash: the worker needs the due time of a delayed task.
   local function write(key, at, own_words, place, is_later)
     words[2], words[4], words[6], words[8] = key, args[at], place, args[at + 1]
     for n = 1, own_words do words[fixed + n] = args[at + 2 + n] end

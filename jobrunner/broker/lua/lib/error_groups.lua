@@ -3,15 +3,16 @@
 -- groups has the half hour in which each was last seen. Nothing here fails a report: a damaged group counts nothing.
 local BUCKET_MS, BUCKETS_KEPT = 1800000, 48
 
--- A queue has at most MOST_GROUPS groups of their own; what is in none of them is in one group for each job, and beyond
--- MOST_OTHERS of these in one for all. A group without dead tasks leaves when it was not seen for GROUP_KEEP_MS.
+-- A queue has at most MOST_GROUPS specific groups; further errors are in one group for each job, and beyond MOST_OTHERS
+-- of these in one for all jobs. A group without dead tasks is removed when it was not seen for GROUP_KEEP_MS.
 local MOST_GROUPS, MOST_OTHERS, GROUP_KEEP_MS, SLICE_OF_GROUPS = 200, 100, 604800000, 20
 
 local function key_of_groups() return string.sub(counters, 1, -9) .. 'errors' end
 
 local function key_of_group(group) return key_of_groups() .. ':' .. group end
 
--- Examines a slice, another one in each second: groups that have dead tasks stay, and must not be in the way of others.
+-- Examines a slice of the groups, a different one each second: groups with dead tasks stay, and must not block the
+-- removal of others.
 local function drop_old_groups(now)
   local index, before = key_of_groups(), exact(now - GROUP_KEEP_MS)
   local count = tonumber(redis.pcall('ZCOUNT', index, '-inf', before)) or 0
@@ -25,7 +26,7 @@ local function drop_old_groups(now)
   end
 end
 
--- The group that counts what is in none of its own: of its job, or of all.
+-- The group that counts errors without a specific group: that of the job, or of all jobs.
 local function other_group(definition, known)
   local job = string.match(definition, '^[^\n]*')
   local group = 'other-' .. string.sub(redis.sha1hex(job), 1, 10)
@@ -48,8 +49,8 @@ local function add_up_old(key, bucket)
   redis.call('HDEL', key, unpack(old))
 end
 
--- A group that is counted for the first time in this half hour. Defines it where it was not known. Returns the group
--- that counts, which is another one where there are too many.
+-- Begins to count a group in this half hour, and defines a new group. Returns the group that counts, which is another
+-- one when there are too many.
 local function begin_bucket(group, definition, bucket, many, task, now)
   local index, is_known = key_of_groups(), redis.pcall('HEXISTS', key_of_group(group), 'definition') == 1
   local known = is_known and 0 or tonumber(redis.pcall('ZCARD', index)) or 0
@@ -74,12 +75,12 @@ end
 
 local counted_as = {}
 
--- Counts so many failed attempts of a group, all that this call has of it. Returns the group that counts. `is_noted`:
--- the time, and a task as an example, are noted, too. A later task of the call is counted with the first.
+-- Counts all failed attempts of a group in this call. Returns the group that counts. `is_noted`: also stores the time,
+-- and a task as an example. A later task of the call is counted with the first.
 local function count_in_group(group, definition, many, task, now, is_noted)
   local as = counted_as[group]
   if as then return as end
-  -- As text: the server converts a number by a slow path.
+  -- As text, because the server converts numbers by a slow path.
   local bucket = string.format('%d', now / BUCKET_MS)
   as = group
   if redis.pcall('HINCRBY', key_of_group(group), bucket, many == 1 and '1' or many) == many then
@@ -102,8 +103,8 @@ local function without_id(word)
   return #word > 7 and (string.find(word, '%d') or not string.find(word, '%X')) and '#' or nil
 end
 
--- A message without what differs from task to task, as `normalized` of jobrunner/error_groups.py. An apostrophe within
--- a word is no quote.
+-- A message without parts that differ from task to task, as `normalized` in jobrunner/error_groups.py. An apostrophe
+-- within a word is no quote.
 local function normalized(message)
   local text = string.gsub(' ' .. string.sub(message, 1, 400), '([%w_])\39%f[%w_]', '%1\1')
   text = string.gsub(text, '([^%w_])([\34\39`]).-%2', '%1%2…%2')
@@ -113,8 +114,9 @@ local function normalized(message)
   return string.sub(string.gsub(text, '^ ', ''), 1, 200)
 end
 
--- Counts one attempt in a group that the server itself defines: of attempts that no worker reported, and of tasks that
--- die without one. `reason` begins with the class of the error, where `class` is nil. Returns the group that counts.
+-- Counts one failure in a group that the server itself defines: of attempts that no worker reported, and of tasks that
+-- die without an attempt. `reason` begins with the class of the error, where `class` is nil. Returns the group that
+-- counts.
 local function count_unreported(type, class, reason, task, now)
   local first = string.match(reason, '^[^\n]*')
   if not class then
@@ -128,7 +130,7 @@ local function count_unreported(type, class, reason, task, now)
   return count_in_group(group, definition .. '\n', 1, task, now, true)
 end
 
--- Takes a task that leaves `dead` off the count of its group. `group` is the field of its hash.
+-- Subtracts a task that leaves `dead` from the count of its group. `group` is the field of its hash.
 local function leave_group(group)
   if group and redis.pcall('HEXISTS', key_of_group(group), 'dead') == 1 then
     redis.pcall('HINCRBY', key_of_group(group), 'dead', -1)

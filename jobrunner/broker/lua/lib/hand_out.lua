@@ -1,6 +1,6 @@
--- Passes ids from the front of the queue to `take` until `wanted` of them were fit: those behind an unfit one replace
--- it. `take` returns how many were fit and, where it did not take all, at how many it stopped. Returns how many were
--- fit, and whether a bound ended it: too many unfit ones, or `take`.
+-- Passes ids from the front of the queue to `take` until `wanted` of them were fit: later ids replace unfit ones.
+-- `take` returns the number of fit ids and, if it did not take all, the position at which it stopped. Returns the
+-- number of fit ids, and whether a bound ended the call: too many unfit ids, or `take`.
 local function hand_out_in_order(wanted, take)
   local taken, looked_at, bound = 0, 0, wanted + SLICE
   while taken < wanted and looked_at < bound do
@@ -15,9 +15,9 @@ local function hand_out_in_order(wanted, take)
   return taken, looked_at >= bound
 end
 
--- A queue that had partitions and has none any more: a slice of the tasks in them goes back to its position in the
--- queue, the first ones first and before anything is handed out, so that old and new tasks keep their order. It
--- removes before it adds, so it works on a server that is full.
+-- For a queue that has no partitions any more: returns a slice of the tasks in partitions to their positions in the
+-- queue, in order and before any task is handed out, so that old and new tasks keep their order. It removes before it
+-- adds, so it works on a server that is full.
 local function leave_partitions(prefix, most)
   local first = redis.call('ZRANGEBYSCORE', waiting, exact(UNPARTITIONED), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
   if #first == 0 then
@@ -61,8 +61,8 @@ local function hand_out_limited(config, wanted, take, now, are_leased)
   return taken, is_cut_short, lifts
 end
 
--- Hands out up to `wanted` tasks through `take`, within the rate of the queue, in order or by partition. Returns how
--- many, whether the bound on one call ended it, and when a limit lifts, Unix ms.
+-- Hands out up to `wanted` tasks through `take`, within the rate of the queue, in order or by partition. Returns their
+-- number, whether the bound on one call ended it, and the time at which a limit lifts, Unix ms.
 local function hand_out_tasks(config, wanted, take, now, are_leased)
   if config.is_partitioned and redis.call('ZCARD', waiting) == 0 then return 0, false, math.huge end
   if config.paused or config.max_tokens or config.is_partitioned or config.capacity_wanted or config.parked then

@@ -19,24 +19,25 @@ local function read_history()
   return history_of(set[1], set[2])
 end
 
--- How long the hash of a finished task stays: as its job says, or as long as history, whichever is longer.
+-- The time that the hash of a finished task stays: its job's `result_ttl` or the age limit of history, whichever is
+-- longer.
 local function ttl_for(keep_ms, history)
   if not history then return keep_ms end
   return exact(math.max(tonumber(keep_ms), history.age))
 end
 
--- How long the hash of a finished task of this type stays as a rule.
+-- The usual time that the hash of a finished task of this type stays.
 local function usual_keep_ms(type) return type and type ~= '' and DEFAULT_RESULT_TTL_MS or 0 end
 
--- The value of the field `keep_ms`: how long the hash is to stay when its entry may be trimmed before, nil where that
--- is as usual.
+-- The value of the field `keep_ms`: the time that the hash stays when its entry may be trimmed earlier; nil for the
+-- usual time.
 local function own_keep_ms(keep_ms, type, history)
   if not history or tonumber(keep_ms) == usual_keep_ms(type) then return end
   if history.most > 0 or tonumber(keep_ms) > history.age then return keep_ms end
 end
 
--- Returns the key of the hash of a trimmed entry if the hash is to be deleted now. A hash that its job keeps for longer
--- gets that as its end of life.
+-- Returns the key of the hash of a trimmed entry if the hash is to be deleted now. A hash that its job keeps longer
+-- gets that time as its TTL.
 local function trim_record(id, ended, now)
   local left_ms, keep_ms, type = read_record(done, id)
   if not left_ms then return end
@@ -45,8 +46,8 @@ local function trim_record(id, ended, now)
   if kept_ms < left_ms then redis.call('PEXPIRE', tasks .. id, exact(kept_ms)) end
 end
 
--- Reads how long tasks ran, in the order of their reports, behind the first `reports` of them. Workers measure it and
--- report it for queues with a history: a task that was reserved ahead waits in the worker before it runs.
+-- Reads the run times of tasks, in the order of their reports, after the first `reports` of them. Workers measure and
+-- report them for queues with a history, as a prefetched task waits in the worker before it runs.
 local function read_runs(words, ran, reports)
   for word in string.gmatch(words, '%S+') do
     reports = reports + 1
@@ -54,8 +55,8 @@ local function read_runs(words, ran, reports)
   end
 end
 
--- `history_noted` and `history_trimmed` show a reader that comes back whether it missed entries. When the whole index
--- expired, all that was noted was deleted.
+-- `history_noted` and `history_trimmed` show a returning reader whether it missed entries. When the whole index
+-- expired, all noted entries were deleted.
 local function add_to_history(ids, now, history)
   if #ids == 0 then return end
   local entries, ended = {}, exact(now)
@@ -66,7 +67,7 @@ local function add_to_history(ids, now, history)
   redis.call('HSET', settings, 'history_noted', ended)
 end
 
--- Ends tasks that succeed without a report, with their types beside them. The hash of one stays as long as history and
+-- Ends tasks that succeed without a report; `types` has their types. The hash of a task stays as long as history and
 -- its enqueue need it, with only the time added.
 local function retire(ids, types, now, history)
   local doomed = {}

@@ -35,16 +35,16 @@ local function is_large(joining, total)
   return total > SLICE_MEMBERS or (tonumber(redis.call('HGET', joining, 'bytes')) or 0) > SLICE_BYTES
 end
 
--- A large join gathers its results in slices, because a script blocks the server, and into a hash that becomes the hash
--- of its task or is passed on. MOST_BYTES limits their sum.
+-- A large join gathers its results in slices, as a script blocks the server. The slices are in a hash that becomes the
+-- hash of its task or is passed on. MOST_BYTES limits their sum.
 local MOST_BYTES = 16777216
 
 -- The number of pieces of a result that was too large for one call (see join_arrive_part.lua); nil for a whole one.
 local function pieces_of(result) return tonumber(string.match(result, '^@(%d+)')) end
 
 -- Adds a slice, from member `from` on, to the hash `collected`: two fields for each slice, `r0`, `o0` and so on, which
--- side by side are the arrays; `piece` is the next piece of a result that came in pieces. Returns the member to go on
--- with; nil beyond MOST_BYTES, and then it adds nothing.
+-- side by side are the arrays; `piece` is the next piece of a result that came in pieces. Returns the next member; nil
+-- beyond MOST_BYTES, and then it adds nothing.
 local function gather_slice(joining, collected, from, total, fixed_results)
   local state = redis.call('HMGET', collected, 'parts', 'size', 'piece')
   local part, left, piece = tonumber(state[1]) or 0, MOST_BYTES - (tonumber(state[2]) or 0), tonumber(state[3]) or 0
@@ -83,7 +83,7 @@ local function gather_slice(joining, collected, from, total, fixed_results)
   return member
 end
 
--- Returns the results in that hash as one value; nil where they are too large for that.
+-- Returns the results in that hash as one value; nil when they are too large.
 local function collected_whole(collected)
   local parts, size = {}, 0
   for part = 0, redis.call('HGET', collected, 'parts') - 1 do
@@ -94,8 +94,8 @@ local function collected_whole(collected)
   return table.concat(parts)
 end
 
--- Enqueues the task that the join prepared, with `words` in its hash too. Of the join only the fact that it fired is
--- kept, for arrivals that are sent twice. Returns the id of the task.
+-- Enqueues the task that the join prepared, with the fields in `words` added to its hash. Of the join only the fact
+-- that it fired is kept, for repeated arrivals. Returns the id of the task.
 local function start_join_task(joining, words, now)
   local task = redis.call('HMGET', joining, 'id', 'priority', 'due', 'names', 'rule', 'total', 'ttl_ms')
   for name in string.gmatch(task[4], '%S+') do
@@ -108,8 +108,8 @@ local function start_join_task(joining, words, now)
   return task[1]
 end
 
--- Raises an error when a key that a join writes as it goes on is damaged. Called before an arrival is noted: one that
--- is noted changes nothing when it is repeated, so a join that failed after it would never go on.
+-- Raises an error when a key that a join writes later is damaged. Called before an arrival is noted: repeating a noted
+-- arrival changes nothing, so a join that failed after the note would never continue.
 local function check_keys()
   for _, set in ipairs({waiting, scheduled, wake}) do redis.call('ZCARD', set) end
   redis.call('STRLEN', arrival)
@@ -120,8 +120,8 @@ end
 local TOO_LARGE = ' steps before it are more than 16 MiB together: let them return less, such as where they stored it, '
 local SEND_AGAIN = 'and send the flow again'
 
--- Makes the prepared task dead, because its results are too large. Put back into its queue, it finds results that are
--- unreadable, rather than none.
+-- Makes the prepared task dead, because its results are too large. When it is requeued, it finds unreadable results
+-- instead of none.
 local function bury_join_task(joining, total, now, config)
   local id = start_join_task(joining, {'results', 'too large', 'outcomes', '[]'}, now)
   redis.call('ZREM', waiting, id)

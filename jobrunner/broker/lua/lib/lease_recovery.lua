@@ -1,12 +1,12 @@
--- Tasks whose attempt ended without a report.
+-- Recovers tasks whose attempt ended without a report.
 local UNREPORTED = ' ended without a report: its worker died, hung or was cut off'
 
 -- A task that may have ended its worker is a suspect. A task that ran when its worker was killed from outside, or whose
--- lease ended without a report, is one from the third time on: mostly the server was away or the machine is gone.
+-- lease expired, becomes a suspect the third time: usually the server was unreachable or the machine is gone.
 local INNOCENT_EXPIRIES = 2
 
--- Returns what became of the task: 'waiting', 'dead' or 'gone'. `crash`: how its worker died, where that is known; nil
--- when the lease expired. `is_suspect`: whether the task may be to blame.
+-- Returns the new state of the task: 'waiting', 'dead' or 'gone'. `crash`: the cause of its worker's death, if known;
+-- nil when the lease expired. `is_suspect`: whether the task may be to blame.
 local function recover_task(now, id, lease, config, crash, is_suspect)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_stalled', 'expiries',
@@ -38,7 +38,7 @@ local function recover_task(now, id, lease, config, crash, is_suspect)
   return 'waiting'
 end
 
--- Of a queue in which some lease has expired.
+-- For a queue in which a lease has expired.
 local function recover_expired(now, config)
   local expired = redis.call('ZRANGEBYSCORE', pending, '-inf', exact(now), 'LIMIT', 0, SLICE)
   write_even_when_full()

@@ -23,9 +23,9 @@ local function promote(now, wanted, by_partition)
   return #ids, most
 end
 
--- Deletes a bounded slice of the members of a set with scores up to `before`, and beyond those the oldest when there
--- are more than `most` (0 = any number), index and hash together. `hash_of` is called with id and score of each, and
--- returns the key of the hash that is to go with it, if any. Returns how many, and the score of the newest.
+-- Deletes a bounded slice of the members of a set with scores up to `before`, and further the oldest members beyond
+-- `most` (0 = no limit), index and hash together. `hash_of` is called with id and score of each, and returns the key of
+-- the hash to delete with it, if any. Returns the number of deleted members, and the score of the newest.
 local function trim(set, before, most, hash_of)
   local all = redis.call('ZCARD', set)
   if all == 0 then return 0 end
@@ -65,14 +65,15 @@ local function first_score(set)
   return tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- Every reserve does this first, each part in a bounded slice: due tasks become waiting, expired leases go back to
--- their position or to dead, dead tasks past their time are deleted. So no result depends on when a leader last did
--- this. Mostly there is nothing to do, so each part is a check first; `foreseen` is then when there will be.
+-- Every reserve runs this maintenance first, each part in a bounded slice: due tasks become waiting, tasks with expired
+-- leases return to their position or die, dead tasks past their time are deleted. So no result depends on the leader's
+-- last maintenance. Mostly there is nothing to do, so each part is only a check; `foreseen` is then the time of the
+-- next work.
 local function maintain(now, wanted)
   local config, due, promoted, slice, moved = read_config(now), first_score(scheduled), 0, nil, 0
   if due < now + 1 then promoted, slice = promote(now, wanted, config.is_partitioned) end
-  -- Tasks behind a full slice of overdue ones would overtake the rest of these, so no more than the slice is handed
-  -- out.
+  -- Tasks after a full slice of overdue tasks would overtake the remaining overdue ones, so no more than the slice is
+  -- handed out.
   config.at_most = config.paused and 0 or promoted == slice and slice or math.huge
   local ends = first_score(pending)
   moved = promoted + (ends <= now and recover_expired(now, config) or 0)
@@ -87,7 +88,7 @@ local function maintain(now, wanted)
   return config, moved
 end
 
--- When the queue next has maintenance to do or a limit lifts (`lifts`), Unix ms; '' when neither is foreseen.
+-- The time of the queue's next maintenance or of the end of a limit (`lifts`), Unix ms; '' when neither is foreseen.
 -- `config.foreseen` stays true until something is moved.
 local function next_event(config, lifts)
   local soonest = config.foreseen

@@ -1,4 +1,4 @@
--- Parses a number, nil for none. Lua reads 'nan' and 'inf' too, which a damaged field may hold and no score may.
+-- Parses a number, nil for none. Lua parses 'nan' and 'inf' too, which a damaged field may hold but a score must not.
 local function number(text)
   local read = tonumber(text)
   if read and read - read == 0 then return read end
@@ -23,7 +23,7 @@ local function exact(value)
   return string.format('%.17g', value)
 end
 
--- When a task is due, Unix ms: '' is now, '+N' in N ms, 'N' at Unix ms N.
+-- The due time of a task, Unix ms: '' is now, '+N' in N ms, 'N' at Unix ms N.
 local function read_due(word, now)
   if word == '' then return now end
   return string.sub(word, 1, 1) == '+' and now + word or tonumber(word)

@@ -12,8 +12,8 @@ local function enter_partitions(prefix)
   return #first == 2 * SLICE
 end
 
--- Takes the first task out of a partition, past up to `spare` stale entries. Returns its id, how many entries were
--- stale, and whether there are more; the id is nil when none was found.
+-- Takes the first task out of a partition, skipping up to `spare` stale entries. Returns its id, nil when none was
+-- found; the number of stale entries; and whether there are more.
 local function take_from_partition(index, spare)
   for stale = 0, spare do
     local found = redis.call('ZRANGE', index, 0, 1, 'WITHSCORES')
@@ -26,8 +26,8 @@ local function take_from_partition(index, spare)
 end
 
 -- Gives the first partitions of a rotation their turn. Adds ids and their partitions to `chosen`. Returns the last
--- turn, and how many more reads without a result the call may make. A partition without a token is blocked even when it
--- is empty: tasks that come later do not add it to a rotation.
+-- turn, and the number of further fruitless reads that the call may make. A partition without a token is blocked even
+-- when it is empty: tasks that come later do not add it to a rotation.
 local function choose_tasks(prefix, band, limiter, wanted, chosen, turn, spare)
   local rotation = rotation_key(prefix, band)
   local partitions = redis.call('ZRANGE', rotation, 0, math.min(wanted, SLICE) - 1)
@@ -66,8 +66,8 @@ local function choose_tasks(prefix, band, limiter, wanted, chosen, turn, spare)
   return turn, spare, #partitions
 end
 
--- Hands out what was chosen. Returns the ids that were fit with their partitions, as id, partition, ..., and the
--- partitions of the others.
+-- Hands out the chosen tasks. Returns the fit ids with their partitions, as id, partition, ..., and the partitions of
+-- the unfit ones.
 local function hand_out_chosen(chosen, take, limiter)
   local ids, holders, failed = {}, {}, {}
   for i = 1, #chosen, 2 do ids[#ids + 1] = chosen[i] end
@@ -102,7 +102,7 @@ local function hand_out_by_partition(prefix, limits, limiter, wanted, take, now,
         local holders, failed, fit = hand_out_chosen(chosen, take, limiter)
         for _, word in ipairs(holders) do all[#all + 1] = word end
         taken, spare = taken + fit, spare - #failed
-        -- Unfit tasks did not use up the limits of their partitions, which may have more tasks to hand out.
+        -- Unfit tasks did not use the limits of their partitions, which may have more tasks to hand out.
         check_partitions(prefix, failed, limiter, turn)
       end
     until looked_at == 0 or taken >= wanted or spare <= 0

@@ -6,7 +6,7 @@
 local STEP = 1 / 1024
 local HALF = 1 / 2
 local BAND = 4398046511104
--- Scores behind all places, and all times: those of tasks in partitions; UNPARTITIONED separates the two kinds.
+-- Scores above all places and all times, for tasks in partitions; UNPARTITIONED separates the two kinds.
 local PARTITIONED = 70368744177664
 local FAR = 70368744177664
 local UNPARTITIONED = 35184372088832
@@ -22,7 +22,7 @@ local function arrival_after(last, now)
   return after < first and first or after
 end
 
--- The due time nearest to `due` behind all tasks that are scheduled for the same millisecond.
+-- The due time nearest to `due` after all tasks that are scheduled for the same millisecond.
 local function slot_at(scheduled, due)
   due = math.ceil(due)
   local last = redis.call('ZREVRANGEBYSCORE', scheduled, '(' .. exact(due + HALF), exact(due), 'WITHSCORES', 'LIMIT',

@@ -12,7 +12,7 @@ local function holds_anything(prefix)
   return found > 0
 end
 
--- Whether it was configured or paused, apart from the settings that scripts note themselves.
+-- Whether the queue was configured or paused; ignores settings that scripts store themselves.
 local function is_configured(prefix)
   local fields = redis.pcall('HKEYS', prefix .. 'settings')
   if fields.err then return true end
@@ -22,7 +22,8 @@ local function is_configured(prefix)
   return false
 end
 
--- Deletes a slice of its partitions; returns whether there may be more. Where no task is left all entries are stale.
+-- Deletes a slice of the queue's partitions; returns whether there may be more. In a queue without tasks all entries
+-- are stale.
 local function unlink_partitions(prefix)
   for _, index in ipairs({'rotation:-1', 'rotation:0', 'rotation:1', 'blocked', 'unsure'}) do
     local partitions = redis.call('ZRANGE', prefix .. index, 0, PARTITIONS_AT_ONCE - 1)
@@ -38,7 +39,7 @@ local function unlink_partitions(prefix)
   return false
 end
 
--- Deletes the remaining keys of a queue that holds nothing.
+-- Deletes the remaining keys of an empty queue.
 local function unlink_queue_keys(prefix)
   local groups = redis.pcall('ZRANGE', prefix .. 'errors', 0, -1)
   for _, group in ipairs(groups) do redis.call('UNLINK', prefix .. 'errors:' .. group) end
@@ -52,8 +53,8 @@ end
 -- The field `unused` of the totals: since when the queue has been unused (Unix ms), a blank, and the sum of its totals
 -- then. A different sum shows that it was used since. It is not a number, so no reader takes it for a total.
 
--- Returns the sum, how many died ('' for none), both parts of `unused`, and whether there are no totals; nil for
--- damage.
+-- Returns the sum, the number of deaths ('' for none), both parts of `unused`, and whether there are no totals; nil for
+-- damaged totals.
 local function read_totals(counters)
   local words, total, dead, since, marked = redis.pcall('HGETALL', counters), 0, '', 0, nil
   if words.err then return end
@@ -69,7 +70,7 @@ local function read_totals(counters)
   return total, dead, since, marked, #words == 0
 end
 
--- The functions below treat what they cannot read as empty.
+-- The functions below treat unreadable keys as empty.
 local function first_of(set)
   local head = redis.pcall('ZRANGE', set, 0, 0, 'WITHSCORES')
   return tonumber(head[2]) or math.huge
@@ -80,7 +81,7 @@ local function size_of(set)
   return tonumber(size) or 0
 end
 
--- When a queue next needs maintenance, Unix ms; '' when that is not foreseen.
+-- The time of a queue's next maintenance, Unix ms; '' when none is foreseen.
 local function maintenance_due(prefix, now)
   local due = math.min(first_of(prefix .. 'scheduled'), first_of(prefix .. 'pending'))
   local dead_count, done_count = size_of(prefix .. 'dead'), size_of(prefix .. 'done')

@@ -1,4 +1,4 @@
--- A word DEFAULT_... is not declared in Lua: the linker writes the default of `queue_settings.py` for it.
+-- Names DEFAULT_... are not declared in Lua: the linker replaces them with the defaults of `queue_settings.py`.
 
 -- `paused` is '1', or the Unix ms at which the pause ends by itself. Most queues have no settings at all.
 local function read_config(now)
@@ -35,9 +35,9 @@ local function is_spent(attempts, max_attempts)
   return max_attempts > 0 and attempts >= max_attempts
 end
 
--- How many more tasks the queue may hold, waiting and scheduled together. Sets `capacity_wanted`: until when a producer
--- waits for capacity, Unix ms, or nil; and `partitioning`: false when the queue has no partitions, else the settings
--- that `add_waiting` needs.
+-- The remaining capacity of the queue, for waiting and scheduled tasks together. Sets `capacity_wanted`: the time until
+-- which a producer waits for capacity, Unix ms, or nil; and `partitioning`: false when the queue has no partitions,
+-- else the settings that `add_waiting` needs.
 local capacity_wanted
 local partitioning
 local function capacity_left(settings, waiting, scheduled)
@@ -54,7 +54,7 @@ local function exceeds_capacity(settings, waiting, scheduled, more)
   return more > 0 and more > capacity_left(settings, waiting, scheduled)
 end
 
--- The reply of an enqueue that would not fit, with the most that the queue may hold, or this shard of it.
+-- The reply of an enqueue that would not fit, with the capacity of the queue, or of this shard.
 local function full_reply(settings)
   local most = redis.call('HMGET', settings, 'slice_size', 'max_size')
   return {'full', number(most[1] or most[2])}

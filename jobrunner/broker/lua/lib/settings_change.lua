@@ -5,8 +5,8 @@ local RATES = {
 }
 local PARTITION_SETTINGS = {'key_inflight', 'key_tokens', 'key_interval_us', 'fair'}
 
--- The fields of the setting that a field belongs to. They are declared and changed together: a rate of which one field
--- was declared and another was set by hand is neither of the two rates.
+-- The fields of the setting that a field belongs to. They are declared and changed together: a rate with one declared
+-- field and one set by hand is neither of the two rates.
 local function fields_with(field)
   for _, fields in ipairs(RATES) do
     for _, one in ipairs(fields) do

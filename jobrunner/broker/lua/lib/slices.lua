@@ -1,6 +1,6 @@
--- Slices: what one shard of a queue with `partitions` may use of `max_inflight` and `rate`. Its settings hold
+-- Slices: the part of `max_inflight` and `rate` that one shard of a queue with `partitions` may use. Its settings hold
 -- `slice_inflight`, `slice_tokens`, `slice_generation` (each division of the limits has the next number) and
--- `slice_hold`: fewer leases than the slice, until so many have ended that the rest can be given away. `transfers`, a
+-- `slice_hold`: a lower limit than the slice, until enough leases have ended to give the rest away. `transfers`, a
 -- hash, holds what one generation moves: `>shard` a gift that may not have arrived yet (number, leases, tokens, level
 -- of the bucket, interval), `<shard` the number of the last gift from that shard, `gifts` the last number given,
 -- `entered` the slices with which the generation began here. Includers include `numbers` first.
@@ -10,7 +10,7 @@ local function read_slices()
     interval = number(set[4])}
 end
 
--- Begins a generation: what was under way in the last one is void, as receivers refuse gifts of another generation.
+-- Begins a generation: gifts under way in the last one are void, as receivers refuse gifts of another generation.
 -- `ARGV` holds fields and values of other settings from `first` on. Returns the slices.
 local function begin_generation(generation, inflight, tokens, first)
   local words = {'slice_generation', generation, 'slice_inflight', inflight, 'slice_tokens', tokens, 'slice_hold', ''}
@@ -21,7 +21,7 @@ local function begin_generation(generation, inflight, tokens, first)
   return {inflight, tokens}
 end
 
--- The same for a call that is repeated. Others may have given or received since.
+-- Returns the slices for a repeated call. Other calls may have given or received since.
 local function begun_before()
   return {string.match(redis.call('HGET', transfers, 'entered') or ' ', '^(%d*) (%d*)$')}
 end

@@ -1,5 +1,5 @@
--- A task of a flow that ends writes an entry into the outbox of its tag, in the step that ends it; the relay takes it
--- to the joins that wait for it. The field names outcome and addressees, so writing an entry twice changes nothing.
+-- The step that ends a task of a flow writes an entry into the outbox of its tag; the relay delivers it to the joins
+-- that wait for it. The field names outcome and addressees, so writing an entry twice changes nothing.
 local function post(onward, outcome, result)
   if not onward or onward == '' or onward.err then return false end
   redis.call('HSET', outbox, outcome .. ':' .. onward, result)
@@ -15,7 +15,7 @@ end
 -- Totals by type, in addition to those of the queue; tasks without a type count only in the latter.
 local types = string.sub(counters, 1, -9) .. 'types'
 
--- Limits the fields, as a job may be named after anything; further types count as `unknown`.
+-- Limits the number of fields, as job names may be generated; further types count as `unknown`.
 local MOST_TYPES = 1000
 
 local function count_typed(type, outcome, by)
@@ -41,9 +41,9 @@ local function is_finished(key)
   return redis.call('PTTL', key) >= 0
 end
 
--- What the hash of an entry in `done` says: how long it still stays (ms), and its fields `keep_ms` and `type`. Nothing
--- when it is not that of the entry: the hash may have expired, and another task have its id by now, in this queue or in
--- another one of the tag.
+-- Reads the hash of an entry in `done`: its TTL (ms), and its fields `keep_ms` and `type`. Returns nothing when the
+-- hash is not that of the entry: it may have expired, and another task have the id by now, in this queue or in another
+-- queue of the tag.
 local function read_record(done, id)
   local left_ms = redis.call('PTTL', tasks .. id)
   if left_ms < 0 then return end
@@ -54,16 +54,17 @@ local function read_record(done, id)
   end
 end
 
--- Whether the end of a task needs no field. The index of history has the time, as long as the hash does not outlive it;
--- a TTL runs by the server's clock, so that must be the clock that was read.
+-- Whether the end of a task needs no field. The index of history has the time, as long as the hash does not outlive it.
+-- A TTL runs by the server's clock, so `now` must be of that clock.
 local function is_usual_end(keep_ms, outcome, result, history)
   if outcome ~= 'succeeded' or result ~= '' then return false end
   if history then return tonumber(keep_ms) <= history.age end
   return tonumber(keep_ms) == DEFAULT_RESULT_TTL_MS and now_ms == ''
 end
 
--- When a task finished that has no field for it, Unix ms as text; nil when it has not. Where history was made shorter
--- and no worker served the queue since, its index may expire before the hash, and the time with it: the answer is now.
+-- The finish time of a task without a field for it, Unix ms as text; nil for an unfinished task. When the history was
+-- shortened and no worker served the queue since, its index may expire before the hash, and the time with it: the
+-- result is then now.
 local function end_time_of(key, done, id)
   local left = redis.call('PTTL', key)
   if left < 0 then return end
@@ -71,16 +72,16 @@ local function end_time_of(key, done, id)
     or exact(math.floor(read_clock('')) + math.min(left - DEFAULT_RESULT_TTL_MS, 0))
 end
 
--- Publishes the end of a task when a client waits for it. A user may lack the right to the channel; a client that hears
--- nothing reads the task again. Returns whether one waits.
+-- Publishes the end of a task when a client waits for it. The user may lack the right to the channel; a client without
+-- a message polls the task. Returns whether a client waits.
 local function notify_waiters(id, outcome)
   if redis.call('ZREM', waiters, id) == 0 then return false end
   redis.pcall('PUBLISH', finished .. id, outcome)
   return true
 end
 
--- Ends a task that is cancelled and under no lease, after so many attempts. The caller takes it out of its set. Returns
--- whether the outbox has an entry.
+-- Ends a cancelled task without a lease, after this many attempts. The caller removes it from its set. Returns whether
+-- the outbox has an entry.
 local function end_cancelled(id, type, onward, attempts, keep_ms, now)
   local key = tasks .. id
   redis.call('PEXPIRE', key, keep_ms)
@@ -89,16 +90,16 @@ local function end_cancelled(id, type, onward, attempts, keep_ms, now)
   return post(onward, 'cancelled', '')
 end
 
--- How long the hash of a task must stay that ends otherwise than by the report of a worker. The enqueue of a task of a
--- job leaves no note when jobrunner made the id: a call that is sent again finds the hash, as after a worker's report.
+-- The time that the hash of a task must stay when it ends other than by a worker's report. The enqueue of a job's task
+-- leaves no note when jobrunner made the id: a repeated call finds the hash, as after a worker's report.
 local function trace_ms(id, type)
   return type and type ~= '' and string.sub(id, 29, 29) == '-' and DEFAULT_RESULT_TTL_MS or 0
 end
 
 local WAITERS_KEEP_MS = '5000'
 
--- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller is to delete it instead.
--- `run`, `own_keep_ms`: values of fields that only history has, nil for none.
+-- Ends a task: its hash is kept for a while with its outcome. Returns whether the caller must delete it instead. `run`,
+-- `own_keep_ms`: values of fields that only history has, nil for none.
 local function end_task(id, keep_ms, outcome, result, ended, has_waiters, is_usual, run, own_keep_ms)
   if has_waiters and notify_waiters(id, outcome) and keep_ms == '0' then keep_ms = WAITERS_KEEP_MS end
   if keep_ms == '0' then return true end

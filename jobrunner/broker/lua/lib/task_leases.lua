@@ -1,5 +1,5 @@
--- A lease is its end, in `pending`, and its number, in `leases`. The end decides, whether or not maintenance has run;
--- of two workers that hold the same task, only the one with the newest number may report.
+-- A lease has an end, in `pending`, and a number, in `leases`. The end decides, whether or not maintenance has run; of
+-- two workers that hold the same task, only the worker with the newest number may report.
 
 -- Returns the score of each id, as text; false where an id is not in the set.
 local function scores_of(set, ids)
@@ -15,7 +15,7 @@ local function has_ended(id, now)
   return not lease_end or tonumber(lease_end) <= now
 end
 
--- Returns why a report is refused.
+-- Returns the reason for which a report is refused.
 local function reason_of(id, now, queue)
   if not has_ended(id, now) then return 'lost' end
   local task = redis.pcall('HMGET', tasks .. id, 'id', 'queue')
@@ -23,9 +23,9 @@ local function reason_of(id, now, queue)
   return task[2] == queue and 'not_reserved' or 'lost'
 end
 
--- Checks reports, passed as ids and beside them the numbers of their leases. Returns beside them why each is refused,
--- nil for a valid one, and the positions of the valid ones. Numbers are compared as text first, which is fast; a
--- different notation of the same number is compared as a number.
+-- Checks reports, passed as parallel lists of ids and lease numbers. Returns a parallel list with the reason of each
+-- refusal, nil for a valid report, and the positions of the valid reports. Numbers are compared as text first, which is
+-- fast; a different notation of the same number is compared as a number.
 local function check_leases(ids, numbers, now, queue)
   local newest = scores_of(leases, ids)
   local some_ended = redis.call('ZCOUNT', pending, '-inf', exact(now)) > 0
@@ -45,7 +45,7 @@ local function check_leases(ids, numbers, now, queue)
   return refused, live
 end
 
--- Reads the reports from `first` on in ARGV, `width` words each, as lists: ids, lease numbers, and where each begins.
+-- Reads the reports from `first` on in ARGV, `width` arguments each, as lists: ids, lease numbers, and start positions.
 local function read_reports(first, width)
   local ids, numbers, starts = {}, {}, {}
   for at = first, #ARGV, width do
@@ -62,9 +62,9 @@ local function at_positions(ids, positions)
   return found
 end
 
--- Takes ended leases off the count of their partitions; a partition that waited for that is checked by the next
--- reserve. Every script that takes a task out of `pending` calls this. `holders` has the partition of each task that
--- was handed out under a limit of its partition, `inflight` the number of them for each partition.
+-- Subtracts ended leases from the counts of their partitions; the next reserve checks a partition that was blocked by
+-- them. Every script that removes a task from `pending` calls this. `holders` has the partition of each task that was
+-- handed out under a limit of its partition, `inflight` the number of these tasks for each partition.
 local function free_some_partitions(prefix, ids)
   local left, changed, gone, blocked, at = {}, {}, {}, {}, 0
   for _, partition in ipairs(redis.call('HMGET', prefix .. 'holders', unpack(ids))) do
@@ -94,7 +94,7 @@ local function free_partitions(ids)
   end
 end
 
--- Ends the leases of the tasks at the `live` positions: the last step of a report. `is_limited` is false where the
+-- Ends the leases of the tasks at the `live` positions: the last step of a report. `is_limited` is false when the
 -- caller knows that no partition of the queue has a limit.
 local function end_leases(ids, live, is_limited)
   local ended = at_positions(ids, live)

@@ -1,9 +1,9 @@
--- How a search compares: parts of texts, and where in a sorted set it goes on.
+-- Comparisons of a search: parts of texts, and the position in a sorted set at which it continues.
 
 -- Whether a text, which may be missing, contains a part in lower case; everything contains ''.
 local function contains(text, part) return part == '' or string.find(string.lower(text or ''), part, 1, true) ~= nil end
 
--- Whether it contains any line of `parts`.
+-- Whether a text contains any line of `parts`.
 local function contains_any(text, parts)
   local lowered = parts ~= '' and string.lower(text)
   for part in string.gmatch(parts, '[^\n]+') do
@@ -12,7 +12,8 @@ local function contains_any(text, parts)
   return parts == ''
 end
 
--- Whether one member of a sorted set is before another of the same score. Lua's `<` goes by the locale of the server.
+-- Whether one member of a sorted set precedes another with the same score. Lua's `<` depends on the locale of the
+-- server.
 local function is_less(one, other)
   for i = 1, math.min(#one, #other) do
     local left, right = string.byte(one, i), string.byte(other, i)
@@ -21,7 +22,7 @@ local function is_less(one, other)
   return #one < #other
 end
 
--- The rank behind a member that may be gone: ranks shift while members come and go, scores and ids do not.
+-- The rank after a member that may be gone: ranks shift while members come and go, scores and ids do not.
 local function rank_behind(set, is_descending, score, id)
   if redis.call('ZSCORE', set, id) == score then
     return redis.call(is_descending and 'ZREVRANK' or 'ZRANK', set, id) + 1

@@ -1,10 +1,10 @@
--- Token buckets of queues and partitions. The level is kept in fractions of a token: a token is `interval` of them and
--- `tokens` of them flow in each microsecond, so that integers suffice and nothing is lost to rounding (15 tokens an
--- hour are one in exactly 240 s). It survives restarts, being on the server. A clock that steps back neither fills nor
--- drains it.
+-- Token buckets of queues and partitions. The level counts fractions of a token: a token has `interval` fractions, and
+-- `tokens` fractions flow in each microsecond, so that integers suffice and rounding loses nothing (15 tokens an hour
+-- are one in exactly 240 s). The level is on the server, so it survives restarts. A clock that steps back neither fills
+-- nor drains it.
 local SHORTEST_WAIT_US = 10000
 
--- A bucket {name, tokens, interval, level, at} as it is now; nil without a rate.
+-- The present state of a bucket, {name, tokens, interval, level, at}; nil without a rate.
 local function read_bucket(name, tokens, interval, now)
   if not (tokens and interval) then return end
   local now_us, full = math.floor(now * 1000 + 0.5), tokens * interval
@@ -26,7 +26,7 @@ local function save(read)
   redis.call('HSET', read.name, 'level', exact(read.level), 'at', exact(read.at), 'interval', exact(read.interval))
 end
 
--- Takes tokens for tasks that were handed out, and for nothing else.
+-- Takes tokens, only for tasks that were handed out.
 local function pay(read, count)
   if not read or count == 0 then return end
   read.level = read.level - count * read.interval
@@ -39,8 +39,8 @@ local function put_back(read, count)
   save(read)
 end
 
--- Puts back the tokens that were paid for tasks which did not begin; `partitions` has how many there were of each
--- partition. One that waits for a token is checked by the next reserve.
+-- Refunds the tokens of tasks that did not begin; `partitions` has their number by partition. The next reserve checks a
+-- partition that waits for a token.
 local function refund(prefix, count, partitions, now)
   local set = redis.call('HMGET', settings, 'slice_tokens', 'max_tokens', 'interval_us', 'key_tokens',
     'key_interval_us')
@@ -53,7 +53,7 @@ local function refund(prefix, count, partitions, now)
   end
 end
 
--- When there is a token again, Unix ms, but at least SHORTEST_WAIT_US from now; never when there is one.
+-- The time of the next token, Unix ms, at least SHORTEST_WAIT_US from now; never when a token is left.
 local function refills_at(read, now)
   if not read or read.level >= read.interval then return math.huge end
   return now + math.max((read.interval - read.level) / read.tokens, SHORTEST_WAIT_US) / 1000

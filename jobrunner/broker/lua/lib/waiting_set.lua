@@ -1,7 +1,7 @@
 -- A queue that rotates among partitions, or limits each, hands its tasks out by partition: there is one set for each
 -- partition and priority band (`partition:<band>:<partition>`), and partitions take turns (`rotation:<band>`, partition
--- → number of its last turn). A task is added to its partition when it comes to wait, and stays in `waiting`, with a
--- score behind all places. A task that is taken out of `waiting` leaves a stale entry here, which is dropped when it is
+-- → number of its last turn). A task is added to its partition when it becomes waiting, and stays in `waiting`, with a
+-- score above all places. A task that is taken out of `waiting` leaves a stale entry here, which is dropped when it is
 -- read. A partition at a limit is in `blocked` instead of a rotation: see partition_limits.lua.
 
 local function partition_key(prefix, band, partition) return prefix .. 'partition:' .. band .. ':' .. partition end
@@ -39,8 +39,8 @@ local function join_rotation(prefix, band, partitions, set)
   call_sliced('ZADD', prefix .. 'blocked', at_limit)
 end
 
--- Adds tasks, passed as place, id, ..., to their partitions; `prefix` is that of the queue's keys, `set` as
--- partitioning_of returns it. `partitions`: of each task, where the caller knows them.
+-- Adds tasks, passed as place, id, ..., to their partitions; `prefix` is that of the queue's keys, `set` the result of
+-- partitioning_of. `partitions`: the partition of each task, if the caller knows them.
 local function add_to_partitions(prefix, places, set, partitions)
   local by_band, parked = {}, {}
   for n = 1, #places / 2 do
@@ -64,9 +64,9 @@ local function add_to_partitions(prefix, places, set, partitions)
   call_sliced('ZADD', prefix .. 'waiting', parked)
 end
 
--- Adds tasks, passed as place, id, ..., to `waiting`; every transition into that set ends here. `by_partition`: as
--- partitioning_of returns it, or true when no more is known than that the queue has partitions, nil when the caller has
--- not read even that.
+-- Adds tasks, passed as place, id, ..., to `waiting`; every transition into that set ends here. `by_partition`: the
+-- result of partitioning_of; true when the caller only knows that the queue has partitions; nil when it has not read
+-- that either.
 local function add_waiting(waiting, places, by_partition)
   if #places == 0 then return end
   local prefix = string.sub(waiting, 1, -8)
@@ -74,8 +74,8 @@ local function add_waiting(waiting, places, by_partition)
   if by_partition then add_to_partitions(prefix, places, by_partition) else call_sliced('ZADD', waiting, places) end
 end
 
--- Takes a waiting task out of its partition before it gets another place, and perhaps another partition. The score in
--- `waiting` is exact to 1/64 ms: if both places are in the same, both partitions would hand the task out.
+-- Removes a waiting task from its partition before it gets another place, and perhaps another partition. The score in
+-- `waiting` is exact only to 1/64 ms: if both places are within it, both partitions would hand the task out.
 local function leave_partition(prefix, id)
   local place = number(redis.call('HGET', tasks .. id, 'place'))
   if place then redis.call('ZREM', partition_key(prefix, band_of(place), partition_of(id)), id) end
@@ -94,7 +94,7 @@ local function add_to_partition(prefix, place, id, partition, set)
   end
 end
 
--- Where a task enters a queue: the set, its score there, and its place.
+-- The position at which a task enters a queue: the set, its score there, and its place.
 local function position_for(waiting, scheduled, arrival, priority, due, now)
   if due > now then
     due = slot_at(scheduled, due)
@@ -106,7 +106,7 @@ local function position_for(waiting, scheduled, arrival, priority, due, now)
   return waiting, place, place
 end
 
--- Puts it there.
+-- Adds a task at that position.
 local function insert(set, score, id, by_partition)
   if string.sub(set, -8) == ':waiting' then
     add_waiting(set, {score, id}, by_partition)
@@ -126,8 +126,8 @@ local function create_task(id, priority, due, now, words)
   notify_worker(wake)
 end
 
--- Queues that a script adds tasks to, besides its own. KEYS from `first` on has six keys of each: waiting, scheduled,
--- settings, counters, arrival, wake.
+-- Further queues to which a script adds tasks. KEYS from `first` on has six keys of each: waiting, scheduled, settings,
+-- counters, arrival, wake.
 local function read_targets(first)
   local targets = {}
   for at = first, #KEYS, 6 do
@@ -141,7 +141,7 @@ local function read_targets(first)
   return targets
 end
 
--- Adds the `ready` tasks of each to its queue.
+-- Adds the `ready` tasks of each queue to it.
 local function fill_targets(targets)
   for _, target in ipairs(targets) do
     if #target.ready > 0 then
