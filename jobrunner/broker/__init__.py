@@ -1,1 +1,1 @@
-"""Everything about the server: keys, scripts, calls, drivers, connections, the embedded server."""
+"""Access to the server: keys, scripts, calls, drivers, connections, and the embedded server."""

@@ -13,7 +13,7 @@ from jobrunner.broker.redis_errors import RedisError
 
 
 class AsyncBlockingConnection:
-    """Sends commands that wait in the server, about one key. A wait that is cancelled ends its connection."""
+    """Sends blocking commands about one key on a connection of its own. A cancelled wait closes that connection."""
 
     def __init__(self, broker: AsyncBroker, key: bytes) -> None:
         self._broker = broker
@@ -21,9 +21,9 @@ class AsyncBlockingConnection:
         self._connection: Any = None
 
     async def reply(self, command: bytes, at_most_s: float) -> Any:
-        """The reply to a packed command, which waits for so many seconds at most. Raises the errors of ServerError."""
+        """The reply to a packed command that blocks for `at_most_s` at most. Raises the errors of ServerError."""
         try:
-            async with asyncio.timeout(at_most_s + LATE_S):  # the way to the server is cut, silently
+            async with asyncio.timeout(at_most_s + LATE_S):  # the network may drop packets silently
                 connection = await self._send(command)
                 return await connection.read_response()
         except (*BROKEN, RedisError) as error:
@@ -34,7 +34,7 @@ class AsyncBlockingConnection:
             raise
 
     async def close(self) -> None:
-        """Ends the connection without waiting for anything, so that it may be called while being cancelled."""
+        """Closes the connection without waiting for anything, so a coroutine may call it while being cancelled."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.disconnect(nowait=True)
@@ -52,14 +52,14 @@ class AsyncBlockingConnection:
 
 
 class AsyncWakeListener(AsyncBlockingConnection):
-    """As `WakeListener`, for asyncio: on a cluster for queues of one slot. The hint that a cancelled wait had taken is
-    lost."""
+    """`WakeListener` for asyncio; on a cluster its queues share one slot. A cancelled wait loses the hint that it
+    took."""
 
     def __init__(self, broker: AsyncBroker, queues: Iterable[QueueKeys], *, of: str = "wake") -> None:
         self._names = names_of(queues, of)
         super().__init__(broker, next(iter(self._names), b""))
 
     async def wait(self, at_most_s: float) -> str:
-        """The name of the queue a hint came for; '' when none came in time. Raises the errors of ServerError."""
+        """The name of the queue that a hint came for; '' for no hint in time. Raises the errors of ServerError."""
         at_most_s = max(at_most_s, SHORTEST_S)
         return queue_in(self._names, await self.reply(pop_hint(self._names, at_most_s), at_most_s))

@@ -1,4 +1,4 @@
-"""Which node of a cluster serves which slot (https://redis.io/docs/reference/cluster-spec/).
+"""The map of a cluster's slots to the nodes that serve them (https://redis.io/docs/reference/cluster-spec/).
 
 The map is the last reply of some node, with the redirections since then. It may be out of date at any time: the node
 that gets a command decides.
@@ -24,7 +24,7 @@ from jobrunner.forks import call_in_forks
 _LASTING = (AuthenticationError, ResponseError, TlsError)
 """Errors that a retry does not cure."""
 _LOOK_S = 0.1
-"""Callers wait so long for a look at a node that failed, and its result counts for so long."""
+"""How long callers wait for a ping of a node that failed, and how long the result of the ping counts."""
 
 
 class Cluster:
@@ -36,9 +36,9 @@ class Cluster:
         self._map: list[Address | None] = []
         self._nodes: tuple[Address, ...] = ()
         self._failing: dict[Address, str] = {}
-        """Nodes that did not answer when they were last asked, and why not."""
+        """Nodes that did not answer the last request, with the error."""
         self._looks: dict[Address, tuple[float, threading.Event]] = {}
-        """At nodes that failed: when it began, and whether it is over."""
+        """Pings of nodes that failed: the start of each, and an event that is set at its end."""
         self._renewing = threading.Lock()
         self.is_stale = True
         call_in_forks(self._begin_in_fork)
@@ -48,7 +48,7 @@ class Cluster:
         return self._topology.url_of(address)
 
     def node_of(self, slot: int) -> Address:
-        """The node that serves a slot. Raises ConnectionError when none is known to."""
+        """The node that serves a slot. Raises RedisConnectionError when none is known."""
         found = self._map[slot] if self._map else None
         if found is None:
             self.is_stale = True
@@ -66,38 +66,38 @@ class Cluster:
         return self._map[slot_of(key)] if self._map else None
 
     def primaries(self) -> tuple[Address, ...]:
-        """The nodes that serve slots; some may have ceased to, since the map was last renewed."""
+        """The nodes that served slots when the map was last renewed."""
         return self._nodes
 
     def any_primary(self) -> Address:
-        """The node for what any may answer: one that answered when it was last asked, if there is one."""
+        """The node for calls that any node can answer: the first that answered its last request, else the first."""
         return next((one for one in self._nodes if one not in self._failing), self._nodes[0])
 
     def note(self, slot: int, address: Address) -> None:
-        """Notes a redirection: a slot is at that node now, which may be one that joined since."""
+        """Records a redirection: the node serves the slot now; it may have joined since the map was renewed."""
         self._map[slot] = address
         if address not in self._nodes:
             self._nodes = (*self._nodes, address)
 
     def answered(self, address: Address) -> None:
-        """Notes that a node took part in an exchange."""
+        """Records that a node answered."""
         self._failing.pop(address, None)
 
     def failed(self, address: Address, why: BaseException) -> None:
-        """Notes that a node did not answer, or is cut off from the others: the map may have changed, and this node is
-        asked for it last."""
+        """Records that a node did not answer, or is cut off from the others: the map may have changed, and `renew` asks
+        this node last."""
         self._failing[address] = str(why)
         self.is_stale = True
 
     def has_failed(self, address: Address | None) -> bool:
-        """Whether a node did not answer when it was last asked."""
+        """Whether a node did not answer the last request."""
         return address in self._failing
 
     def why_away(self, address: Address | None) -> str | None:
-        """Why a node that failed is still not to be asked; None for one to ask.
+        """The reason not to send to a node that failed; None for a node that may be asked.
 
-        A look at it goes on beside its callers, which wait only for a moment: a node that hangs would otherwise hold up
-        what they send to the others, for the whole time limit and each time.
+        A thread of its own pings the node, and callers wait for it only for a moment: a node that hangs would otherwise
+        delay their calls to the other nodes by the whole timeout, each time.
         """
         if address is None or address not in self._failing:
             return None
@@ -112,7 +112,7 @@ class Cluster:
         try:
             self._ask(address, "PING")
             self.answered(address)
-        except (*_LASTING, BusyLoadingError):  # it answers: those that ask it are told what is wrong
+        except (*_LASTING, BusyLoadingError):  # it answers: callers get this error from it themselves
             self.answered(address)
         except (RedisError, OSError) as error:
             self._failing[address] = str(error)
@@ -120,8 +120,8 @@ class Cluster:
             is_over.set()
 
     def refresh(self) -> None:
-        """Renews a map that is stale. One thread asks at a time; the others go on with the map as it is, where there
-        is one: a node that does not answer must not hold up what goes to the others."""
+        """Renews a stale map. One thread asks at a time, and the others go on with the map that they have: a node that
+        does not answer must not delay the calls to other nodes."""
         if not self.is_stale or not self._renewing.acquire(blocking=not self._map):
             return
         try:
@@ -131,12 +131,13 @@ class Cluster:
             self._renewing.release()
 
     def _begin_in_fork(self) -> None:
-        """Frees the lock in a forked child: a thread of its parent may have held it, which asks for the map. Nor has it
-        the threads that look at nodes."""
+        """Replaces the lock in a forked child, as a thread of the parent may have held it while it renewed the map. The
+        child has none of the threads that ping nodes either."""
         self._renewing, self._looks = threading.Lock(), {}
 
     def renew(self) -> None:
-        """Asks one node after another for the map. Raises ConnectionError when none answers, and what one refused."""
+        """Asks one node after another for the map. Raises RedisConnectionError when none answers, and a node's
+        refusal."""
         failure: Exception | None = None
         known = dict.fromkeys((*self._nodes, *self._topology.hosts))
         for address in sorted(known, key=self._failing.__contains__):
@@ -145,7 +146,7 @@ class Cluster:
             except (RedisError, OSError) as error:
                 failure = failure if isinstance(failure, _LASTING) else error
                 if not isinstance(error, (*_LASTING, BusyLoadingError)):
-                    self._failing[address] = str(error)  # else a call would wait for it as long once more
+                    self._failing[address] = str(error)  # else the next call would wait for the timeout, too
                 continue
             if said:
                 return self._take(said, address)

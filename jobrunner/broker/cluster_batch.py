@@ -1,8 +1,8 @@
 """Routes a batch of calls to the nodes of a cluster: which node gets a call, whether it is sent again, its reply.
 
-Invariant: a call goes to the node of its hash tag; calls of one slot keep their order; a call that a node refused
-before it did anything is sent again, one that may have been applied only when it is repeatable. Nothing here waits or
-talks to a server, so the drivers for threads and for asyncio share it.
+Invariants: a call goes to the node of its hash tag; calls of one slot keep their order; a call that a node refused
+before it did anything is sent again; a call that may have been applied is sent again only when it is repeatable. This
+module does no I/O, so the drivers for threads and for asyncio share it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,14 +29,14 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, Server
 
 _MOST_HOPS = 8
 _AWAY = "non local key"
-"""The error of a script that uses a key of another node, or one that is missing while its slot is being moved."""
+"""The error of a script that uses a key of another node, or a key that is missing while its slot is being moved."""
 _TOO_LATE = "the connection broke, and it is too late to send the call again; it was applied or it was not"
 _ASKING: Call[Any] = command("ASKING", read=lambda reply: reply)
 
 
 @dataclass(frozen=True, slots=True)
 class _CallPart:
-    """Call number `index`, or the share of it that concerns some `places` of its keys, or one node (`address`)."""
+    """Call number `index`, or its share for the keys at `places`, or for one node (`address`)."""
 
     index: int
     call: Call[Any]
@@ -45,7 +45,7 @@ class _CallPart:
     address: Address | None = None
     asking: bool = False
     sent_at: float | None = None
-    """When it was first sent, if it may have been applied."""
+    """The instant at which the part was first sent, if it may have been applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,10 @@ class NodeBatch:
 
 
 class ClusterBatch:
-    """The batch. `groups` returns what to send, `take` and `failed` take the replies, until no call is `open`.
+    """The state of one batch. `groups` returns the calls to send, `take` and `failed` take the replies, until no call
+    is `open`.
 
-    `trouble` is why open calls have to wait before they are sent again; None when they need not.
+    `trouble` is the error for which open calls have to wait before they are sent again; None when they need not.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], cluster: Cluster, confirmation: Call[None] | None) -> None:
@@ -82,7 +83,7 @@ class ClusterBatch:
         return bool(self._open)
 
     def groups(self) -> list[NodeBatch]:
-        """The calls to send now, one group for each node. Those of a slot that has no node stay open."""
+        """The calls to send now, one group for each node. Calls of a slot without a node stay open."""
         by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
         self._sent_at = since_boot()
         wanted, self._open, self.trouble = [*self._all_open()], [], None
@@ -108,15 +109,15 @@ class ClusterBatch:
             elif not (isinstance(reply, ResponseError) and self._goes_again(part, reply, group.address)):
                 self._settle(part, reply)
                 done += 1
-        if self._confirmation is not None and done:  # a node that did nothing, as a replica by now, has none to confirm
+        if self._confirmation is not None and done:  # a node that applied nothing, as a replica by now, cannot confirm
             self._confirmed.append(confirmed)
 
     def failed(self, group: NodeBatch, error: ServerError) -> None:
-        """A node could not be reached, or refused the user, which it may do alone, or the connection to it broke."""
+        """Takes the error of a node: out of reach, a broken connection, or a refusal of the user by this node alone."""
         self._cluster.failed(group.address, error.__cause__ or error)
         was_sent = isinstance(error, OutcomeUnknown)
         may_go_again = isinstance(error, ServerUnavailable) or (was_sent and may_repeat(group.calls))
-        if isinstance(error, ServerRefused):  # until it knows the user, it is away: others wait for it as for such one
+        if isinstance(error, ServerRefused):  # a node that does not know the user yet counts as away
             error = ServerUnavailable(str(error))
         for part in group.parts:
             if may_go_again and _is_needed(part.call):
@@ -127,8 +128,8 @@ class ClusterBatch:
                 self._settle(part, _given_up(part, error))
 
     def give_up(self, error: JobrunnerError) -> None:
-        """Ends the batch when the time is up: open calls have failed, and of one that was sent and must be answered the
-        outcome is unknown. Raises the first error when no call was answered, nor lost its answer."""
+        """Ends the batch when the time is up: open calls fail, with an unknown outcome for a call that was sent and
+        must be answered. Raises the first error when no call was answered and no outcome is unknown."""
         failed, self._open = self._open, []
         errors = [_given_up(part, error) for part in failed]
         if not self._answered:
@@ -137,7 +138,8 @@ class ClusterBatch:
             self._settle(part, told)
 
     def replies(self) -> list[Any]:
-        """A reply or an error for each call, in order. Of several confirmations by nodes the weakest counts."""
+        """A reply or an error for each call, in order. Where several nodes confirmed, the weakest confirmation
+        counts."""
         if self._confirmation is None:
             return self._replies
         refusals = [reply for reply in self._confirmed if isinstance(reply, Exception)]
@@ -163,7 +165,7 @@ class ClusterBatch:
         return NodeBatch(address, tuple(parts), tuple(calls), asking)
 
     def _goes_again(self, part: _CallPart, reply: ResponseError, asked: Address) -> bool:
-        """Whether the call is to be sent again: nothing was done, or nothing that may not be done twice."""
+        """Whether the call is to be sent again: the node applied nothing, or the call is repeatable."""
         if isinstance(reply, AskError) and part.slot is not None:  # and so MovedError
             return self._goes_elsewhere(part, part.slot, reply, asked)
         if isinstance(reply, TryAgainError | ClusterDownError) or (_AWAY in str(reply) and part.call.repeatable):
@@ -181,8 +183,8 @@ class ClusterBatch:
         elif part.call.script is None:
             self._open.append(replace(part, address=address, asking=True))
         else:
-            # The node that a slot is being moved to takes keys that are not there yet for keys that do not exist, and
-            # a script touches more keys than it declares. So it waits until the slot has been moved.
+            # A script touches more keys than it declares, and the importing node would treat keys that it does not have
+            # yet as missing. So the script waits until the slot has been moved.
             return self._waits(part, reply)
         return True
 
@@ -229,7 +231,7 @@ def _is_needed(call: Call[Any]) -> bool:
 
 
 def _more(before: Any, reply: Any, call: Call[Any]) -> Any:
-    """The replies of primaries with one more; an error while none has answered, or where all have to."""
+    """The replies of primaries with one more. An error counts while no primary has answered, or where all have to."""
     if isinstance(reply, Exception):
         return reply if call.needs_all else before or reply
     if call.needs_all and isinstance(before, Exception):

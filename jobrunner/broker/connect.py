@@ -1,4 +1,4 @@
-"""From a URL to connections: standalone, TLS, unix socket, embedded, behind Sentinel, of a cluster."""
+"""Opens connections to the server of a URL: standalone, TLS, unix socket, embedded, behind Sentinel, a cluster."""
 
 import os
 import re
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 _PLAIN = ("redis", "rediss", "unix")
 FOLDER = ".jobrunner"
 _NOT_OF_A_PATH = re.compile(r"[%?#\t\r\n]")
-"""What `urlsplit` takes for the end of a path or for an escape, or leaves out."""
+"""Characters that `urlsplit` takes for the end of a path or for an escape, or leaves out."""
 _FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", PASSWORD_FILE}
 
 
 class Endpoint:
-    """Where the server is, and how to open a connection to it.
+    """The location of the server, and the way to open a connection to it.
 
-    `sentinels` tell which server is the primary, when there are any. `cluster` is the map of its nodes when it is one;
-    then a connection is to the node of a key.
+    `sentinels` name the primary of a server behind Sentinel. `cluster` is the map of the nodes of a cluster; there a
+    connection leads to the node of a key. Each is None for other servers.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner") -> None:
         self.url = url
         self.folder = _embedded_folder(url)
-        """Of the embedded server; None when the URL is of another one."""
+        """The folder of the embedded server; None for the URL of another server."""
         self._options = ConnectionOptions(client_name=client_name, timeout_s=timeout_s, connect_timeout_s=timeout_s)
         self.embedded: EmbeddedServer | None = None
         self._topology: Topology | None = None
@@ -56,7 +56,7 @@ class Endpoint:
             _check_url(url if self._topology is None else self._topology.url_of(self._topology.hosts[0]))
 
     def _find_servers(self) -> None:
-        from jobrunner.broker import cluster, topology  # most have one server, and need neither
+        from jobrunner.broker import cluster, topology  # most programs use one server and need neither
 
         self._topology = found = topology.topology_of(self.url)
         if found is not None and found.kind == "cluster":
@@ -87,12 +87,13 @@ class Endpoint:
         return open_connection(url, self._options, check)
 
     async def open_async(self, *, blocking: bool = False, key: bytes = b"") -> Any:
-        """The same for asyncio; `blocking` ones never time out while they wait for a reply."""
+        """`open` for asyncio; a `blocking` connection never times out while it waits for a reply."""
         from asyncio import to_thread
 
         from jobrunner.broker import redis_py
 
-        # In a thread what may block; a fixed address must not wait for a thread, as the application may use them all.
+        # Finding the server may block, so a thread does it. A fixed address must not wait for a thread of the default
+        # executor: the application may use them all.
         url = self._url() if self._is_fixed else await to_thread(self._url, key)
         check = None if self.sentinels is None else self.sentinels.check_primary_async
         options = msgspec.structs.replace(self._options, timeout_s=None) if blocking else self._options
@@ -107,7 +108,7 @@ class Endpoint:
         return Endpoint(url, timeout_s=options.connect_timeout_s, client_name=options.client_name)
 
     def shared_url(self) -> str:
-        """The URL for a process started by this one, whatever its working directory."""
+        """The URL for child processes, independent of their working directory."""
         return self.url if self.folder is None else f"embedded://{self.folder}"
 
     def release(self) -> None:
@@ -116,12 +117,12 @@ class Endpoint:
             self.embedded.release()
 
     def __str__(self) -> str:
-        """Where the server is, without anything that may be a secret."""
+        """The location of the server, without anything that may be a secret."""
         return safe_url(self.url)
 
 
 def unix_url(socket: Path) -> str:
-    """The URL of a socket, whatever characters its path has."""
+    """The URL of a unix socket; any characters of its path are escaped."""
     return f"unix://{_NOT_OF_A_PATH.sub(lambda found: f'%{ord(found[0]):02X}', os.fspath(socket))}"
 
 
@@ -136,7 +137,7 @@ def _embedded_folder(url: object) -> Path | None:
         raise InvalidOption(f"the URL of a server is {describe(url)}: give text, such as redis://localhost:6379/0")
     if not url.startswith("embedded:"):
         return None
-    path = url.removeprefix("embedded://")  # as it is, as a folder may be named C# or 100%
+    path = url.removeprefix("embedded://")  # not decoded, as a folder may be named C# or 100%
     if path and not path.startswith("/"):
         raise InvalidOption(
             f"URL {safe_url(url)!r}: write embedded:///absolute/folder, or embedded:// for .jobrunner of the project"
@@ -145,11 +146,11 @@ def _embedded_folder(url: object) -> Path | None:
 
 
 def project_server_folder() -> Path:
-    """The folder of the project's embedded server: `.jobrunner` at the nearest place, here or above, that has one or
-    has a pyproject.toml; else here.
+    """The folder of the project's embedded server: `.jobrunner` in the nearest folder, from the working directory
+    upwards, that has a `.jobrunner` or a pyproject.toml; else in the working directory.
 
-    So a command in a subfolder finds the server of the project, as git finds the repository, and starts no second one.
-    A folder of another user does not count: in /tmp anybody could make one. Raises EmbeddedServerError.
+    So a command in a subfolder finds the server of the project, as git finds the repository, and starts no second
+    server. A folder of another user does not count: in /tmp any user could make one. Raises EmbeddedServerError.
     """
     here = working_folder()
     if here is None:

@@ -1,13 +1,13 @@
-"""Exchanges of one event loop with a server: a few at once, and what is asked meanwhile goes together with the next.
+"""Exchanges of one event loop with a server: a few at once; requests that come meanwhile share the next exchange.
 
-Each exchange needs a connection of its own, and thousands of coroutines may ask at once: with a connection each, the
-server would refuse most of them. Requests that wait are sent many in one write, as other clients do with pipelines: the
-first with those behind it for which a lost reply means the same, in their order. Writes that wait for a confirmation
-share one: it is of all that was written before it on its connection. They have exchanges of their own, so that no other
-call waits for a disk or a replica.
+Each exchange needs a connection of its own, and thousands of coroutines may send requests at once: with a connection
+each, the server would refuse most of them. Waiting requests are pipelined: one write has the first of them and the
+later ones for which a lost reply means the same, in their order. Writes that wait for a confirmation share one: it
+covers all that was written before it on its connection. They have exchanges of their own, so that no other call waits
+for a disk or a replica.
 
-Invariant: a request whose caller was cancelled while it waited is not sent; one that was sent is not cut off by the end
-of another caller.
+Invariants: a request whose caller was cancelled while it waited is not sent; the end of one caller does not cut off a
+request that another caller sent.
 """
 
 import asyncio
@@ -21,14 +21,15 @@ from jobrunner.broker.call import Call, may_repeat
 from jobrunner.broker.confirmed_writes import ends_with_confirmation
 
 CONNECTIONS: Final = 16
-"""Exchanges at once."""
+"""The most exchanges at once."""
 CONFIRMED: Final = 8
-"""Besides, exchanges at once that end with a confirmation."""
+"""The most exchanges at once, besides those, that end with a confirmation."""
 _TOGETHER = 64
-"""Requests of one exchange."""
+"""The most requests in one exchange."""
 
 _PASSED_OVER = 64
-"""Requests of other kinds that are passed over for one exchange, so that a long line costs none of them more."""
+"""The most requests of other kinds that are passed over for one exchange, so that its cost does not grow with the
+line."""
 
 Send = Callable[[Sequence[Call[Any]]], Awaitable[list[Any]]]
 
@@ -49,7 +50,7 @@ class _RequestLine:
         self.waiting: deque[_Waiting] = deque()
 
     def next(self) -> list[_Waiting]:
-        """Requests to send together: of one kind, as an exchange fails for all that share it."""
+        """The requests to send together: all of one kind, as an exchange fails for all requests in it."""
         found: list[_Waiting] = []
         passed_over: list[_Waiting] = []
         while self.waiting and len(found) < _TOGETHER and len(passed_over) < _PASSED_OVER:
@@ -61,8 +62,8 @@ class _RequestLine:
 
 
 def _kind_of(calls: Sequence[Call[Any]]) -> int:
-    """What a lost reply means. 3: they are not sent again. 2: they are, for some seconds. 1: they are, as long as the
-    driver tries, then their outcome is unknown. 0: the same, but the caller may simply ask once more."""
+    """The effect of a lost reply. 3: the calls are not sent again. 2: they are, for some seconds. 1: they are as long
+    as the driver tries, then their outcome is unknown. 0: as 1, but the caller may simply ask once more."""
     if not may_repeat(calls):
         return 3
     return max(((call.repeat_s < inf) + call.must_be_answered for call in calls), default=0)
@@ -80,7 +81,7 @@ class ExchangeQueue:
         """The replies to one request."""
         line = self._plain
         if ends_with_confirmation(calls):
-            if not self._confirmed.waiting:  # those that are asked in the same turn of the loop share one
+            if not self._confirmed.waiting:  # requests of the same turn of the loop share one
                 asyncio.get_running_loop().call_soon(self._send_waiting, self._confirmed)
             line = self._confirmed
         elif line.under_way < line.most:

@@ -3,8 +3,8 @@
 All keys start with the prefix of the client. Everything that belongs to one queue carries one hash tag, `{tag}`, so a
 script touches a single slot of a Redis Cluster. The tag of a plain queue is its own name; all queues of a pipeline
 share the pipeline's name, which makes a move between them one atomic step. The shards of a queue with `partitions` have
-a tag each, those of a pipeline a tag for each number (see shards.py). What belongs to no queue and is named together
-has a tag that no queue can have, `{/}` or `{/stats}`; every other key is alone in its slot.
+a tag each, those of a pipeline a tag for each number (see shards.py). Keys that belong to no queue, but are used in one
+call, have a tag that no queue can have, `{/}` or `{/stats}`; every other key is alone in its slot.
 
 ==================================== ====== ====================================================================
 key                                  type   content
@@ -15,10 +15,10 @@ key                                  type   content
 ``P:{tag}:Q:dead``                   zset   task id → time of death, Unix ms
 ``P:{tag}:Q:done``                     zset   task id → time finished, Unix ms; only of a queue that keeps history
 ``P:{tag}:Q:leases``                 zset   task id → number of its newest lease (only its holder may report)
-``P:{tag}:Q:settings``               hash   what `configure` and `pause` set; absent fields are defaults; up to where
+``P:{tag}:Q:settings``               hash   settings of `configure` and `pause`; absent fields are defaults; up to where
                                               history was noted and trimmed (lua/lib/history.lua); `capacity_wanted`:
                                               until when a producer waits for capacity, Unix ms;
-                                              `recheck`, `parked`: what a change of limits per key left to do;
+                                              `recheck`, `parked`: open work after a change of limits per partition;
                                               `shards`, `key_shards`, `shard`, `slice_…`: of a queue with partitions
                                               (lua/lib/slices.lua); `partitions_at`: when their number last
                                               changed, Unix ms
@@ -49,7 +49,7 @@ key                                  type   content
                                             whether it was kept, error; the first 1 000, a day at most
 ``P:{tag}:Q:errors``                 zset   id of a group of errors → when it was last seen, to half an hour, Unix ms
 ``P:{tag}:Q:errors:<group>``         hash   one group of failed attempts (see broker/calls/error_groups.py)
-``P:{tag}:Q:finishing``              zset   batch id → when anyone may finish it: decided, or a write without members
+``P:{tag}:Q:finishing``              zset   batch id → when any process may finish it: decided, or without members
 ``P:{tag}:Q:periodic:<name>``        hash   last tick and last task of a periodic job, its counts and
                                             last 20 ticks;
                                             expires when the job is forgotten, unless it is disabled
@@ -89,9 +89,9 @@ key                                  type   content
 ``P:archive:<digest>``               hash   an archive of history: its open window, and up to when queues are in it
 ``P:archive:<digest>:holder``        string the writer of that archive; expires unless it is renewed
 ``P:{/}:worker:<id>:commands``         hash   commands for that worker: `quiet`, `stop`; expires
-``P:operations:<id>``                hash   its task and its progress; expires a day after its last sign of life
-``P/audit``                          stream who did what in the dashboard and on the command line; the last 50 000 or so
-``P/sessions``                       hash   digest of a session of the dashboard's login page → who and when; signed
+``P:operations:<id>``                hash   task and progress of a background operation; expires a day after an update
+``P/audit``                          stream actions of users in dashboard and command line; the last 50 000 or so
+``P/sessions``                       hash   digest of a session of the dashboard's login page → user and time; signed
 ``P/{login_attempts}:<digest>``      string wrong passwords or tokens that a client offered to the dashboard; expires
 ``P:{/}:epoch``                      string fencing number of the last leader
 ``P:{/stats}:m:<minute>``            hash   ``<queue> <type> <name>`` → number, of one (Unix) minute; kept 25 hours
@@ -121,12 +121,12 @@ _PLAIN_QUEUE = r"(?!task(?::|@|\Z))[A-Za-z0-9_.:-]{1,128}"
 _STATION_QUEUE = rf"(?P<tag>[A-Za-z0-9_.:-]{{1,128}}){SHARD_SUFFIX}?/(?!(?P=tag)\Z){_PLAIN_QUEUE}"
 _QUEUE = re.compile(rf"{_STATION_QUEUE}|{_PLAIN_QUEUE}{SHARD_SUFFIX}?")
 _DIGITS = 28
-"""Of a made id, before its tag; no other made id has the same."""
+"""The part of a made id before its tag; it is unique among made ids."""
 _MADE_ID = re.compile(rf"[0-9a-f]{{{_DIGITS}}}-([A-Za-z0-9_.:-]{{1,128}}{SHARD_SUFFIX}?)")
 
 
 def check_name(value: object, what: str) -> str:
-    """Returns `value` when it can be the name of a `what` (queue, job, task id, ...), else raises InvalidName."""
+    """Returns `value` if it is a valid name of a `what` (queue, job, task id, ...), else raises InvalidName."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
     told = describe(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
@@ -141,8 +141,8 @@ def check_id(value: object) -> str:
 
 
 def check_own_id(value: object, tag: str) -> str:
-    """Returns the id that a user chose for a new task of this tag. Raises InvalidName, also for one that jobrunner made
-    for a task of another tag: what knows the id alone would find that task, and cancel that one."""
+    """Returns the id that a user chose for a new task of this tag. Raises InvalidName, also for an id that jobrunner
+    made for a task of another tag: a call with the id alone would find, and cancel, that other task."""
     task_id = check_id(value)
     other = tag_of_id(task_id)
     if other is not None and whole_queue(other) != whole_queue(tag):
@@ -154,7 +154,7 @@ def check_own_id(value: object, tag: str) -> str:
 
 
 def is_id(value: str) -> bool:
-    """Whether this is a task id."""
+    """Whether `value` is a valid task id."""
     return bool(_MADE_ID.fullmatch(value) or _NAME.fullmatch(value))
 
 
@@ -183,8 +183,8 @@ def split_queue(name: object) -> tuple[str, str]:
 
 
 def split_any_queue(name: object) -> tuple[str, str]:
-    """The same also of a shard (see shards.py), whose name no user can choose: `mail@3` is its own tag, that of
-    `orders@3/raw` is `orders@3`."""
+    """As `split_queue`, also for a shard (see shards.py), whose name no user can choose: `mail@3` is its own tag, the
+    tag of `orders@3/raw` is `orders@3`."""
     if isinstance(name, str) and is_shard(name):
         split_queue(whole_queue(name))
         return tag_of(name), name.rpartition("/")[2]
@@ -192,23 +192,23 @@ def split_any_queue(name: object) -> tuple[str, str]:
 
 
 def check_tag(tag: str) -> None:
-    """Raises InvalidName for what is the hash tag of no queue, pipeline or shard."""
+    """Raises InvalidName unless `tag` can be the hash tag of a queue, pipeline or shard."""
     check_name(whole_queue(tag) if is_shard(tag) else tag, "queue name")
 
 
 def check_is_text(queue: object) -> None:
-    """Raises InvalidName for a queue name that is no text. `Keys.queue` refuses all other wrong names."""
+    """Raises InvalidName for a queue name that is not a str. `Keys.queue` refuses all other invalid names."""
     if not isinstance(queue, str):
         split_queue(queue)
 
 
 def is_queue(name: str) -> bool:
-    """Whether that can be the full name of a queue, which `split_queue` accepts."""
+    """Whether `name` is a valid full name of a queue, as `split_queue` accepts it."""
     return _QUEUE.fullmatch(name) is not None
 
 
 class QueueKeys(msgspec.Struct, frozen=True):
-    """The keys of one queue. Attributes are named like the variables that scripts take them into."""
+    """The keys of one queue. Attributes have the names of the scripts' key variables."""
 
     name: str
     tag: str
@@ -227,7 +227,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
     leases: bytes
     settings: bytes
     shard_counts: bytes
-    """The hash that says how many shards there are: the settings, or for a pipeline a hash of all its queues."""
+    """The hash with the numbers of shards: the queue's settings, or for a pipeline a hash shared by all its queues."""
     declared: bytes
     bucket: bytes
     transfers: bytes
@@ -245,12 +245,12 @@ class QueueKeys(msgspec.Struct, frozen=True):
 
     @property
     def queues(self) -> bytes:
-        """The registry of all queues; of no slot in particular."""
+        """The registry of all queues; it has a slot of its own."""
         return self.base[: -len(self.tag) - 3] + b"queues"
 
     @property
     def format(self) -> bytes:
-        """The number of the format; of no slot in particular."""
+        """The number of the format; it has a slot of its own."""
         return self.base[: -len(self.tag) - 3] + b"format"
 
     def task(self, task_id: str) -> bytes:
@@ -266,7 +266,7 @@ class QueueKeys(msgspec.Struct, frozen=True):
         return self.base + b"join:" + join_id.encode()
 
     def join_and_collected(self, join_id: str) -> tuple[bytes, bytes]:
-        """That join, and what is collected of its members."""
+        """One join of a flow, and the collected results of its members."""
         join = self.join(join_id)
         return join, join + b":collected"
 
@@ -347,7 +347,7 @@ class Keys:
         )
 
     def counters(self, name: str) -> bytes:
-        """The totals of a queue by its full name, which must be valid: for callers that read very many."""
+        """The totals of a queue by its full name, which is not checked: for callers that read very many queues."""
         tag, _, queue = name.rpartition("/")
         return b"%b{%b}:%b:counters" % (self._root, (tag or queue).encode(), queue.encode())
 
@@ -357,7 +357,7 @@ class Keys:
         return b"%b{%b}:" % (self._root, tag.encode())
 
     def outbox(self, tag: str) -> bytes:
-        """Ends of tasks of flows that are to be delivered to joins."""
+        """The outbox: ends of tasks of flows that are not yet delivered to joins."""
         return self.tag_base(tag) + b"outbox"
 
     def job(self, name: str) -> bytes:

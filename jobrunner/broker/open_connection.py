@@ -1,8 +1,8 @@
-"""From the URL of one server to a blocking connection.
+"""Opens blocking connections to the server of a URL.
 
-A plain connection is of this package. redis-py makes those with TLS or with options in their URL, other than those of
-credentials.py, and is imported then: that takes longer, and more memory, than all that a program needs which enqueues
-(decision 50).
+This package implements plain connections. Connections with TLS, or with URL options other than those of credentials.py,
+are made by redis-py, which is imported only then: its import takes more time and memory than all that an enqueuing
+program needs (decision 50).
 
 No connection repeats anything: only a call knows whether it may be sent twice.
 """
@@ -22,7 +22,7 @@ from jobrunner.errors import InvalidOption
 
 
 class BlockingConnection(Protocol):
-    """What the driver for threads needs of a connection. Methods raise RedisConnectionError and RedisTimeoutError."""
+    """A connection of the driver for threads. Methods raise RedisConnectionError and RedisTimeoutError."""
 
     @property
     def socket(self) -> socket: ...
@@ -46,8 +46,8 @@ def open_connection(url: str, options: ConnectionOptions, check: Check | None = 
 
 
 def without_credentials(url: str) -> tuple[str, Credentials | None]:
-    """A URL without user and the options of credentials, and what these say; the URL as it is, and None, when it has no
-    such options. Raises InvalidOption, and ValueError for a URL that cannot be understood."""
+    """A URL without its user and credential options, and the credentials from these; the URL unchanged, and None, when
+    it has no such options. Raises InvalidOption, and ValueError for a URL that cannot be understood."""
     if not any(f"{name}=" in url for name in CREDENTIAL_OPTIONS):
         return url, None
     from jobrunner.broker.credentials import split_credentials
@@ -56,13 +56,13 @@ def without_credentials(url: str) -> tuple[str, Credentials | None]:
 
 
 def is_understood(url: str) -> bool:
-    """Whether a URL can be used. The error is not raised on: its text may name a part of the URL that is a secret.
-    Raises InvalidOption for credentials that cannot be asked for."""
+    """Whether a URL can be used. The parser's error is dropped: its text may have a part of the URL that is a secret.
+    Raises InvalidOption for invalid credential options."""
     try:
         url, _ = without_credentials(url)
         if address_of(url) is not None:
             return True
-    except InvalidOption:  # of the credentials, without a secret
+    except InvalidOption:  # about credential options: its text has no secret
         raise
     except ValueError:
         return False

@@ -1,18 +1,18 @@
-"""The Lua scripts: read from `lua/` by name and linked with the libraries that they include; readable errors.
+"""Loads Lua scripts from `lua/` by name, links them with the libraries that they include, and makes errors readable.
 
 A script begins with ``local a, b = unpack(KEYS)`` and ``local now_ms, c, d = unpack(ARGV)``: these names bind keys and
 arguments, so no index can drift. (With a tail of any length: ``unpack(ARGV, 1, 3)``, as Lua's stack is limited.) On a
 cluster `lua/prelude/cluster.lua` is first. EVALSHA is used rather than Redis Functions: it runs on every server since
 Redis 6.2, on Valkey and on the managed services, and a script's digest is its version.
 
-EVALSHA runs a script from its first line on at each call, and each `local function` makes a function, every time. So
-`link` puts a script together in a way that makes few:
+EVALSHA runs a script from its first line on at each call, and each `local function` creates a closure every time. So
+`link` builds scripts that create few:
 
-- ``-- include x y`` is replaced by what the script reaches of `lua/lib/x.lua` and `y.lua`; the rest is left out. Lines
-  before it can use constants and no functions, so a call that returns there creates none.
-- ``-- rarely a b`` names included functions that most calls do not need. What only they reach goes with them into one
-  function, which makes all of these when one is first called: ``a(x)`` becomes ``rarely_1().a(x)``. Each such line is a
-  group of its own.
+- ``-- include x y`` is replaced by the parts of `lua/lib/x.lua` and `y.lua` that the script reaches; the rest is left
+  out. Lines before it can use constants and no functions, so a call that returns there creates none.
+- ``-- rarely a b`` names included functions that most calls do not need. They, and the functions that only they reach,
+  go into one function, which creates all of them when one is first called: ``a(x)`` becomes ``rarely_1().a(x)``. Each
+  such line is a group of its own.
 - A name in capitals that stands for a number or a text is replaced by it: a constant of a library, or a default of
   queue_settings.py (`DEFAULT_...`), which no file of `lua/` declares.
 
@@ -37,16 +37,16 @@ _COMMON = 0
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A part of a linked script that comes from one file; `lines` are the numbers that its lines have there."""
+    """A part of a linked script that comes from one file; `lines` are the line numbers in that file."""
 
     text: str
     file: str
-    """As in lua/: reserve.lua or lib/limits.lua; empty for lines that the linker writes."""
+    """The path below lua/, such as lib/limits.lua; empty for lines that the linker writes."""
     lines: Sequence[int]
 
 
 class _Piece(msgspec.Struct, eq=False):
-    """A function, or variables; `users` are the groups of those who use it."""
+    """A function or variables of a script; `users` are the groups of the pieces that use it."""
 
     text: str
     file: str
@@ -59,8 +59,8 @@ class _Piece(msgspec.Struct, eq=False):
 
 
 def link(file: str, text: str, read: Callable[[str], str]) -> list[Chunk]:
-    """A script with what it includes, as parts in order that each name their file and lines. `read` gives a library by
-    its name; `file` is the script's own."""
+    """The parts of a script and of the libraries that it includes, in order, each with its file and lines. `read`
+    returns the text of a library by its name; `file` is the script's own."""
     first, lines = _LINE.search(text), _LINE.findall(text)
     if first is None:
         return [Chunk(text, file, range(1, text.count("\n") + 2))]
@@ -120,7 +120,7 @@ def _piece(text: str, names: str, file: str, lines: Sequence[int], *, is_functio
 
 @cache
 def _read(name: str, lib: str) -> tuple[list[_Piece], dict[str, str]]:
-    """Its pieces, and what its constants stand for."""
+    """The pieces of a library, and the values of its constants by name."""
     pieces: list[_Piece] = []
     constants: dict[str, str] = {}
     for found in _PIECE.finditer(lib):
@@ -137,14 +137,14 @@ def _read(name: str, lib: str) -> tuple[list[_Piece], dict[str, str]]:
 
 
 def _share_out(pieces: list[_Piece], rarely: dict[str, int], body: _Piece) -> None:
-    """Gives each piece that is used its group. The users of a piece come after it."""
+    """Sets the group of each piece that is used. Pieces come before the pieces that use them."""
     named = {name: piece for piece in pieces for name in piece.names}
     if unknown := rarely.keys() - named.keys():
         raise ValueError(f"-- rarely: {', '.join(sorted(unknown))} is in no library that is included")
     body.group = _COMMON
     for piece in (body, *reversed(pieces)):
         if piece.users:
-            # A variable is one for all who use it.
+            # All users of a variable share it, so it cannot be in two groups.
             is_apart = piece.is_function or len(piece.users) == 1
             piece.group = rarely.get(piece.names[0], min(piece.users) if is_apart else _COMMON)
         if piece.group is not None:
@@ -153,7 +153,7 @@ def _share_out(pieces: list[_Piece], rarely: dict[str, int], body: _Piece) -> No
 
 
 def _maker(number: int, pieces: list[_Piece], constants: dict[str, str]) -> list[Chunk]:
-    """The function that makes a group, and from then on returns it."""
+    """The Lua function that creates the functions of a group at its first call, and returns them at each."""
     own = [piece for piece in pieces if piece.group == number]
     made = ", ".join(f"{one.names[0]} = {one.names[0]}" for one in own if one.is_function and one.users != {number})
     rest = f"local made = {{{made}}}\nrarely_{number} = function() return made end\nreturn made\nend\n"
@@ -162,13 +162,13 @@ def _maker(number: int, pieces: list[_Piece], constants: dict[str, str]) -> list
 
 
 def _calls(number: int, pieces: list[_Piece]) -> dict[str, str]:
-    """How the functions of other groups are called from this one."""
+    """Replacements for calls from this group to functions of other groups."""
     away = ((one.names[0], one.group) for one in pieces if one.is_function and one.group and one.group != number)
     return {f"{name}(": f"rarely_{group}().{name}(" for name, group in away}
 
 
 def _rewritten(pieces: list[_Piece], words: dict[str, str]) -> list[Chunk]:
-    """The pieces with what words of theirs stand for. No word has an end of line, so lines keep their numbers."""
+    """The pieces with their words replaced. No replacement has a line end, so lines keep their numbers."""
     return [Chunk(_replaced(piece, words), piece.file, piece.lines) for piece in pieces]
 
 
@@ -201,7 +201,7 @@ class Script(msgspec.Struct, frozen=True):
 
     @property
     def on_cluster(self) -> "Script":
-        """The script as a node of a cluster is given it."""
+        """The script as it is sent to a node of a cluster."""
         return _on_cluster(self.name)
 
 
@@ -222,8 +222,7 @@ def load(name: str) -> Script:
 def readable_error(script: Script, text: str) -> str:
     """The text of an error reply to a script, with the script and the line of the file in which it happened.
 
-    The server knows the linked text only: `user_script:722`. Called for errors alone, so their map of lines is made
-    then.
+    The server reports lines of the linked text: `user_script:722`. The map of lines is made here, as errors are rare.
     """
     found, digest = _PLACE.search(text), _DIGEST.search(text)
     if found is None:
@@ -242,7 +241,7 @@ def _place(places: Sequence[str], found: re.Match[str]) -> str:
 
 @cache
 def _places(name: str, source: bytes) -> tuple[str, ...]:
-    """file:line of each line of a script as it is sent; none when it is not that of the files."""
+    """file:line of each line of a script as it is sent; empty when the sent text differs from the files."""
     chunks, prelude = _linked(name), _text(_PRELUDE)
     text = "".join(chunk.text for chunk in chunks)
     places: list[str] = []

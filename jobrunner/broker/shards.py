@@ -21,7 +21,8 @@ def shard_name(queue: str, number: int) -> str:
 
 
 def whole_queue(name: str) -> str:
-    """The queue that a shard is of, or the hash tag of its first shard for a tag; the name itself for any other."""
+    """The queue that a shard belongs to; for a shard's hash tag the tag of the first shard; any other name
+    unchanged."""
     if "@" not in name:
         return name
     pipeline, _, rest = name.partition("@")
@@ -30,7 +31,7 @@ def whole_queue(name: str) -> str:
 
 
 def is_shard(name: str) -> bool:
-    """Whether that is a shard other than the first, or its hash tag."""
+    """Whether the name is a shard's other than the first, or such a shard's hash tag."""
     return _SHARD.fullmatch(name) is not None
 
 
@@ -40,7 +41,7 @@ def shard_names(queue: str, count: int) -> list[str]:
 
 
 def shard_of_key(key: str, names: Sequence[str]) -> str:
-    """The shard, of those over which keys are spread, that has all tasks with this key."""
+    """The shard that has all tasks with this partition key; `names` are the shards over which keys are spread."""
     return names[crc32(key.encode()) % len(names)]
 
 
@@ -50,7 +51,7 @@ def tag_of(name: str) -> str:
 
 
 def in_partition_of(place: str, queue: str) -> str:
-    """The shard of a queue that has the number of `place`, a shard or its hash tag. Those of one pipeline share a
+    """The shard of a queue with the same number as `place`, a shard or a shard's hash tag. In one pipeline both share a
     slot."""
     _, at, number = tag_of(place).partition("@")
     return _numbered(queue, at + number) if at else queue

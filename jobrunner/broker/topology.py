@@ -3,12 +3,12 @@
     redis+sentinel://[user:password@]host:port,host:port/master[/database][?sentinel_username=…&sentinel_password=…]
     redis+cluster://[user:password@]host:port,host:port
 
-With `rediss` in place of `redis` everything is asked over TLS, the sentinels too. Further parameters of the query are
-those of redis-py's URLs, for every connection. User and password, in the URL or as credentials.py says, are those of
-the servers; sentinels have their own: `sentinel_username`, and `sentinel_password` or `sentinel_password_file`.
+With `rediss` instead of `redis` all connections use TLS, those to sentinels too. Further parameters of the query are
+those of redis-py's URLs, for every connection. User and password, in the URL or by the options of credentials.py, are
+for the servers; sentinels have their own: `sentinel_username`, and `sentinel_password` or `sentinel_password_file`.
 
-The primary is found through Sentinel (https://redis.io/docs/reference/sentinel-clients/). Invariant: nothing is sent to
-a server before it has replied that it is a primary; an idle connection is used again only while the sentinels, asked at
+The sentinels name the primary (https://redis.io/docs/reference/sentinel-clients/). Invariant: nothing is sent to a
+server before it has replied that it is a primary; an idle connection is used again only while the sentinels, asked at
 most a second ago, name its server.
 """
 
@@ -45,12 +45,12 @@ _SENTINELS_OWN = ("sentinel_username", "sentinel_password", "sentinel_password_f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The parts of such a URL. `hosts` are the sentinels, or some nodes of the cluster."""
+    """The parts of a URL that names more than one server. `hosts` are the sentinels, or some nodes of the cluster."""
 
     kind: str
     scheme: str
     user: str = field(repr=False)
-    """As it is in the URL, with its password, not decoded."""
+    """User and password as in the URL, not decoded."""
     hosts: tuple[Address, ...]
     master: str = ""
     database: int = 0
@@ -72,7 +72,7 @@ class Topology:
 
 
 def topology_of(url: str) -> Topology | None:
-    """The parts of the URL; None for that of a single server. Raises InvalidOption for an invalid URL."""
+    """The parts of the URL; None for the URL of a single server. Raises InvalidOption for an invalid URL."""
     scheme = url.partition("://")[0]
     if scheme.partition("+")[2] not in _PORTS or scheme.partition("+")[0] not in ("redis", "rediss"):
         return None
@@ -141,8 +141,8 @@ _PRIMARY = (b"master", "master")
 class Sentinels:
     """The sentinels of one primary.
 
-    All are asked, as one may not have heard of a failover yet, and the newest epoch counts. One that did not answer is
-    left out for ten seconds, unless none answers.
+    `primary` asks all of them, as a sentinel may not know of a failover yet, and the newest epoch counts. A sentinel
+    that did not answer is left out for ten seconds, unless none answers.
     """
 
     def __init__(self, topology: Topology, options: ConnectionOptions) -> None:
@@ -154,8 +154,8 @@ class Sentinels:
         self._asked_at = 0.0
 
     def primary(self) -> Address:
-        """Where the primary is. Raises RedisConnectionError when no sentinel knows, TlsError for a certificate that is
-        not valid, ResponseError for a server that is no sentinel."""
+        """The address of the primary. Raises RedisConnectionError when no sentinel knows it, TlsError for an invalid
+        certificate, ResponseError for a server that is no sentinel."""
         hosts, now = self._topology.hosts, monotonic()
         known, failure = self._ask_all([one for one in hosts if self._silent.get(one, 0.0) < now])
         if not known:
@@ -173,13 +173,13 @@ class Sentinels:
 
     @property
     def is_due(self) -> bool:
-        """Whether their last reply is too old to be trusted."""
+        """Whether the last answer of the sentinels is too old to be trusted."""
         return monotonic() - self._asked_at > _TRUSTED_S
 
     def name_another(self, connection: Any) -> bool:
-        """Whether they name another server than the one a connection leads to.
+        """Whether the sentinels name another server than the connection's.
 
-        When none of them answers it is used on: a queue does not end with its sentinels.
+        When no sentinel answers, the last answer counts: a queue does not end with its sentinels.
         """
         if self.is_due:
             self._asked_at = monotonic()
@@ -189,16 +189,16 @@ class Sentinels:
 
     @staticmethod
     def check_primary(connection: Any) -> None:
-        """Asks a server for its role, as what a sentinel says may be old. Raises RedisConnectionError."""
+        """Asks a server for its role, as a sentinel's answer may be old. Raises RedisConnectionError for no primary."""
         try:
             role = connection.ask("ROLE")
-        except ResponseError:  # this user may not ask; a replica refuses writes all the same
+        except ResponseError:  # this user may not send ROLE; a replica refuses writes all the same
             return
         _check(connection, role)
 
     @staticmethod
     async def check_primary_async(connection: Any) -> None:
-        """The same for asyncio."""
+        """`check_primary` for asyncio."""
         try:
             role = await connection.ask("ROLE")
         except ResponseError:

@@ -1,1 +1,1 @@
-"""The calls to the server: one function for each operation, grouped by what they act on."""
+"""The calls to the server: one function for each operation, one module for each kind of object."""

@@ -1,7 +1,8 @@
-"""Calls about archives of history: the writer of one, the window that it writes, and up to when queues are in it.
+"""Calls about archives of history: an archive's writer, its open window, and the instant up to which each queue is in
+it.
 
-The server knows an archive by the digest of where it is. Its hash has `open`, the window that is being written (JSON),
-and `done`, up to when each queue is archived (JSON: queue → Unix ms).
+The keys of an archive have the digest of its location. Its hash has `open`, the window that is being written (JSON),
+and `done`, the instant up to which each queue is archived (JSON: queue → Unix ms).
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ _note = ScriptCommand("archive_note", bool)
 
 
 def hold(keys: Keys, digest: str, holder: str, *, ttl_ms: int) -> Call[bool]:
-    """Makes `holder` the writer of this archive, unless there is another. Reply: whether it is."""
+    """Makes `holder` the writer of this archive unless it has a writer. Reply: whether `holder` became the writer."""
     key = keys.archive(digest) + b":holder"
     return replace(_note.with_keys((key,), verb="SET", rest=(holder, "NX", "PX", ttl_ms)), repeatable=False)
 
@@ -28,27 +29,27 @@ def holder(keys: Keys, digest: str) -> Call[str]:
 
 
 def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:
-    """Stays the writer for another `ttl_ms`. Reply: False when the time was over."""
+    """Extends the writer's hold by `ttl_ms` from now. Reply: False when the hold had expired."""
     return command("PEXPIRE", keys.archive(digest) + b":holder", ttl_ms, read=bool)
 
 
 def let_go(keys: Keys, digest: str) -> Call[int]:
-    """Lets another process become the writer."""
+    """Ends the writer's hold, so another process can become the writer."""
     return command("DEL", keys.archive(digest) + b":holder", read=int)
 
 
 def state(keys: Keys, digest: str) -> Call[tuple[bytes | None, dict[str, float]]]:
-    """The open window, None when there is none, and up to when each queue is archived, Unix ms."""
+    """The open window (None: no window is open), and the instant up to which each queue is archived, Unix ms."""
     return command("HMGET", keys.archive(digest), "open", "done", read=_state)
 
 
 def open_window(keys: Keys, digest: str, window: bytes) -> Call[bool]:
-    """Writes a window down before it is written. Reply: False when one is open already."""
+    """Records a window before its files are written. Reply: False when a window is open already."""
     return replace(_note.with_keys((keys.archive(digest),), verb="HSETNX", rest=("open", window)), repeatable=False)
 
 
 def close_window(keys: Keys, digest: str, done: Mapping[str, float]) -> list[Call[bool]]:
-    """The window is in the archive: queues are archived up to these instants."""
+    """Records that the window is in the archive, and the instants up to which queues are archived."""
     key = keys.archive(digest)
     return [
         _note.with_keys((key,), verb="HSET", rest=("done", msgspec.json.encode(dict(done)))),

@@ -1,7 +1,7 @@
 """Calls about the batch log of a queue: the last attempts at its batches, newest first, for people.
 
-Bounded in number and time, so a queue without a station keeps none. An entry may be there twice after a lost reply;
-readers tell by its content. Nothing decides by it.
+The log is bounded in number and expires, so a queue without a station keeps none. An entry may be there twice after a
+lost reply; readers recognise the copy by its content. No decision depends on the log.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ KEPT_S = 7 * 86_400
 
 
 def note(keys: QueueKeys, entries: Sequence[bytes]) -> list[Call[Any]]:
-    """Adds entries, oldest first. A server that refuses them changes nothing else."""
+    """Adds entries, oldest first. A refusal by the server has no other effect."""
     return [
         command("LPUSH", keys.batch_log, *entries[-MOST:], read=bool, may_fail=True),
         command("LTRIM", keys.batch_log, 0, MOST - 1, read=bool, may_fail=True),

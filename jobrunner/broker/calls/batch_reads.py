@@ -1,4 +1,4 @@
-"""Reads of batches: what is staged, who still is a member, and since when members were due."""
+"""Reads of batches: their staged rows, which tasks still are members, and since when members were due."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from jobrunner.broker.keys import QueueKeys
 
 
 def nonces(keys: QueueKeys, batch_id: str, epoch: int, *, prefix: str) -> Call[list[str]]:
-    """Names, beginning with `prefix`, of the lists of rows that the holder of that epoch has staged, sorted; the batch
-    need not be decided."""
+    """The sorted names, beginning with `prefix`, of the lists of rows that the holder of this epoch staged, whether the
+    batch is decided or not."""
     start = f"{epoch}."
 
     def read(reply: Any) -> list[str]:
@@ -22,19 +22,19 @@ def nonces(keys: QueueKeys, batch_id: str, epoch: int, *, prefix: str) -> Call[l
 
 
 def staged_rows(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[int]:
-    """How many rows such a list has."""
+    """How many rows one list of staged rows has."""
     rows = part_key(keys, batch_id, f":rows:{epoch}.{nonce}")
     return command("LLEN", rows, read=lambda reply: int(reply) // 4)
 
 
 def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[list[str]]:
-    """The ids of the rows in one such list, in order."""
+    """The ids of the rows in one list of staged rows, in order."""
     rows = part_key(keys, batch_id, f":rows:{epoch}.{nonce}")
     return command("LRANGE", rows, 0, -1, read=lambda reply: [raw.decode() for raw in reply[::4]])
 
 
 def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
-    """When a member was due, Unix ms; 0 when it is gone or damaged."""
+    """The instant at which a member was due, Unix ms; 0 when the member is gone or damaged."""
 
     def read(reply: list[bytes | None]) -> float:
         enqueue_time, place, priority = reply
@@ -51,7 +51,7 @@ def size(keys: QueueKeys, batch_id: str) -> Call[int]:
 
 
 def failures(keys: QueueKeys, batch_id: str) -> Call[int]:
-    """How many attempts at a batch, or at one of which it is a part, failed or ended without a report."""
+    """How many attempts at a batch, or at a batch that it is a part of, failed or ended without a report."""
 
     def read(reply: list[bytes | None]) -> int:
         return sum(int(count or 0) for count in reply)
@@ -60,7 +60,7 @@ def failures(keys: QueueKeys, batch_id: str) -> Call[int]:
 
 
 def max_attempts(keys: QueueKeys, task_id: str) -> Call[int | None]:
-    """The limit that a member has of its own; None for that of its queue, or when it is gone or damaged."""
+    """The member's own limit of attempts; None when its queue's limit holds, or when the member is gone or damaged."""
 
     def read(reply: bytes | None) -> int | None:
         return int(reply) if reply is not None and reply.isdigit() else None
@@ -69,8 +69,8 @@ def max_attempts(keys: QueueKeys, task_id: str) -> Call[int | None]:
 
 
 def still_members(keys: QueueKeys, root: str, ids: Sequence[str]) -> Call[list[bool]]:
-    """Whether each of one or more ids still is a member of the batch, or of a part of it: not once it was deleted, or
-    ended by another part."""
+    """Whether each of one or more ids still is a member of the batch or of a part of it. A task that was deleted, or
+    that another part ended, is none."""
     number = number_from(root)
 
     def read(reply: Any) -> list[bool]:

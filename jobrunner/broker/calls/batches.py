@@ -38,11 +38,11 @@ ADVANCED_AT_ONCE = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A batch as it was handed out. `state`: open, or committed, when it is only to be rolled forward."""
+    """A batch as it was handed out. `state`: open, or committed for a batch that only has to be rolled forward."""
 
     id: str
     root: str
-    """Id of the batch whose list its members are in: its own, unless it is a part of another."""
+    """Id of the batch whose list has the members: its own id, or for a part the id of the batch that was split."""
     epoch: int = 1
     state: str = "open"
     ends_ms: float = 0.0
@@ -53,19 +53,21 @@ class Claimed:
     targets: tuple[str, ...] = ()
     """Short names of the queues that staged rows go to."""
     others_worked: bool = False
-    """Whether another part of the same root was decided: then its error is not one of every item."""
+    """Whether another part of the same root was decided: then the root's error does not come from every item."""
     rest: str = ""
-    """What happens to members that no row names, once it is decided: succeeded, dropped, back (to the queue) or dead.
-    Nothing was run to the end for the last two."""
+    """The fate of members that no row names, once the batch is decided: succeeded, dropped, back (to the queue) or
+    dead. For the last two no driver ran the batch to its end."""
     claim: str = ""
-    """The name of the claim that handed it out; empty for a batch that its holder filled."""
+    """The name of the claim that handed the batch out; empty for a batch that its holder filled."""
     rows: int | None = None
-    """Of a write that was decided before: how many rows. None for others, and for one of an earlier version."""
+    """How many rows a write has that was decided before. None for other batches, and for a write by an earlier
+    version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The result of one slice of rolling forward. `full` is a target queue (short name) at its max_size: try later.
+    """The result of rolling a batch forward by one slice. `full`: a target queue (short name) at its max_size; try
+    later.
 
     `ended`: members that no row names, and those put back; `skipped`: rows whose item left meanwhile, or exists.
     """
@@ -80,7 +82,7 @@ class Advance:
 
     @property
     def count(self) -> int:
-        """How many rows and members it was."""
+        """How many rows and members the slice had."""
         return self.moved + self.new + self.dead + self.ended + self.skipped
 
 
@@ -129,12 +131,12 @@ def _unless_lost(batch_id: str, read: Callable[[Any], T], reply: Any) -> T:
 def fill(
     keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int, turn: int
 ) -> Call[tuple[int, float]]:
-    """Up to `count` more members, first in line, for a batch that has `had`; with 0 the batch is new. `turn` counts the
-    calls for the batch, from 1 on.
+    """Adds up to `count` members, first in line, to a batch that has `had` members; with `had` 0 the batch is new.
+    `turn` counts the calls for the batch from 1.
 
-    Reply: how many it has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch does not
-    exist. Sent again it changes nothing, however late it comes. Raises BatchLost, also for a part of a batch: that
-    never gets other members.
+    Reply: how many members the batch has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch
+    does not exist. A repeated call changes nothing, however late it arrives. Raises BatchLost, also for a part of a
+    batch: a part never gets other members.
     """
     return _with_batch(
         _fill, keys, batch_id, tasks=keys.tasks, queue=keys.name, epoch=epoch, had=had, count=count,
@@ -145,9 +147,10 @@ def fill(
 def begin(
     keys: QueueKeys, batch_id: str, *, lease_ms: int, shared: Mapping[str, Arg], attempt: str = ""
 ) -> Call[Claimed]:
-    """A batch without members, for writes; `shared` are fields of every new item. Takes an undecided one over.
+    """Opens a batch without members, for writes, or takes an undecided batch over. Every new item gets the `shared`
+    fields.
 
-    Calls with the same `attempt` share it instead, and such a batch is remembered for 30 days after its end.
+    Calls with the same `attempt` share the batch instead; the server remembers such a batch for 30 days after its end.
     """
     words = [word for pair in shared.items() for word in pair]
     call = _with_batch(_begin, keys, batch_id, rest=words, queue=keys.name, lease_ms=lease_ms, attempt=attempt)
@@ -163,15 +166,15 @@ def _begun(batch_id: str, reply: list[Any]) -> Claimed:
 
 
 def foremost(keys: QueueKeys, index: str, count: int) -> Call[list[str]]:
-    """Ids of the batches that are due first. `index`: 'batches', or 'finishing' for those without need of a driver."""
+    """Ids of the batches that are due first. `index`: 'batches', or 'finishing' for batches that need no driver."""
     return command("ZRANGE", getattr(keys, index), 0, count - 1, read=texts)
 
 
 def claim(keys: QueueKeys, batch_id: str, *, lease_ms: int, name: str = "") -> Call[Claimed | bool]:
-    """A batch under a new epoch; False when it is not due yet; True when it is gone, and another may be due.
+    """Takes a batch under a new epoch; False when it is not due yet; True when it is gone, and another may be due.
 
-    `name` is that of this call alone. The epoch is not: a failover may forget a claim, and the next one gets its epoch.
-    With a name the call may be sent again: the reply is the same.
+    `name` identifies this claim. The epoch does not: a failover may forget a claim, and the next claim gets its epoch.
+    With a name the call may be sent again, with the same reply.
     """
     call = _with_batch(_claim, keys, batch_id, tasks=keys.tasks, lease_ms=lease_ms, claim=name)
     return replace(call, read=partial(_claimed, batch_id, name), repeatable=name != "")
@@ -189,9 +192,9 @@ def _claimed(batch_id: str, claim: str, reply: list[Any]) -> Claimed | bool:
 
 
 def renew(keys: QueueKeys, batch_id: str, epoch: int, *, lease_ms: int, claim: str = "") -> Call[float]:
-    """The lease ends `lease_ms` from now. Reply: its end, Unix ms. Raises BatchLost.
+    """Extends the lease to `lease_ms` from now. Reply: its end, Unix ms. Raises BatchLost.
 
-    With the name of a `claim` also when another claim has this epoch.
+    With the name of a `claim` it also raises BatchLost when another claim has this epoch.
     """
     return _with_batch(_renew, keys, batch_id, epoch=epoch, lease_ms=lease_ms, claim=claim)
 
@@ -199,11 +202,11 @@ def renew(keys: QueueKeys, batch_id: str, epoch: int, *, lease_ms: int, claim: s
 def stage(
     keys: QueueKeys, batch_id: str, epoch: int, nonce: str, words: Sequence[bytes | str], *, after: int | None = None
 ) -> Call[None]:
-    """Appends rows, four words each, up to ROWS_AT_ONCE, to what the writer with this nonce has staged.
+    """Appends rows, four words each, up to ROWS_AT_ONCE, to the rows that the writer with this nonce has staged.
 
-    `after` says how many rows that is by now, so that the call may be sent again when its reply was lost; without it
+    `after` is the number of rows staged so far, so that the call may be sent again when its reply was lost; without it
     a writer that meets OutcomeUnknown must begin anew with another nonce. Raises BatchLost, and UnknownMember for a row
-    whose item is none of the batch: nothing of the call was staged then.
+    whose item is not in the batch: then the call staged nothing.
     """
     if len(words) % 4 or len(words) > 4 * ROWS_AT_ONCE:
         raise InvalidOption(f"{len(words)} words: give four for each row, and up to {ROWS_AT_ONCE} rows at once")
@@ -236,9 +239,9 @@ def decide(
 
     Reply: short names of the queues that the rows go to.
 
-    `nonces` may say how many rows are staged under each: raises ServerRefused, and decides nothing, when a restart or a
-    failover lost some of them. `rest`: 'succeeded' or 'dropped', for members that no row names. An item that moves more
-    than `max_hops` times in its life is dead (0: no limit).
+    `nonces` may map each nonce to its number of staged rows: the call then raises ServerRefused, and decides nothing,
+    when a restart or a failover lost some of these rows. `rest`: 'succeeded' or 'dropped', for members that no row
+    names. An item that moves more than `max_hops` times in its life is dead (0: no limit).
     """
     rows = nonces if isinstance(nonces, Mapping) else dict.fromkeys(nonces, "")
     words: list[Arg] = [word for pair in rows.items() for word in pair]
@@ -253,7 +256,7 @@ def _decided(batch_id: str, reply: list[bytes]) -> tuple[str, ...]:
 
 
 def rows_lost(batch_id: str) -> str:
-    """The message about a batch whose staged rows did not outlive a restart or a failover of the server."""
+    """The error message for a batch whose staged rows a restart or a failover of the server lost."""
     return (
         f"batch {batch_id}: the server restarted or failed over since its rows were staged, and may have lost some of "
         "them; nothing was decided, and the batch is to be run again"

@@ -18,28 +18,28 @@ _LONGEST = 500
 
 
 def note(keys: Keys, kind: str, **words: Arg) -> Call[None]:
-    """Adds an event. It may be left out, and is when the server refuses it, and may be there twice after an outage."""
+    """Adds an event. The stream lacks an event that the server refused, and may have an event twice after an outage."""
     said = [part for name, word in words.items() if word != "" for part in (name, _short(word))]
     return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *said, read=_nothing, may_fail=True)
 
 
 def dead_requeued(keys: Keys, queue: str, count: int) -> Call[None]:
-    """Adds the event that this process put so many dead tasks of a queue back."""
+    """Adds the event that this process put `count` dead tasks of a queue back."""
     return note(keys, "dead_requeued", queue=queue, by=who(), count=count)
 
 
 def queue_purged(keys: Keys, queue: str, state: str, count: int) -> Call[None]:
-    """Adds the event that this process deleted so many tasks of a queue; `state`: '' for any."""
+    """Adds the event that this process deleted `count` tasks of a queue; `state`: '' for any."""
     return note(keys, "queue_purged", queue=queue, by=who(), state=state, count=count)
 
 
 def who() -> str:
-    """This process, as the field `by` of an event names it."""
+    """The name of this process in the field `by` of events."""
     return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def after(keys: Keys, last: str, *, count: int) -> Call[list[Event]]:
-    """Up to `count` events behind the one with that id, oldest first; '-' begins at the oldest that is kept."""
+    """Up to `count` events after the event with the id `last`, oldest first; '-' begins at the oldest stored event."""
     start = last if last == "-" else f"({last}"
     return command("XRANGE", keys.events, start, "+", "COUNT", count, read=_events)
 
@@ -50,13 +50,13 @@ def newest(keys: Keys, *, count: int) -> Call[list[Event]]:
 
 
 def before(keys: Keys, event_id: str, *, count: int) -> Call[list[Event]]:
-    """Up to `count` events before the one with that id, newest first; '' begins at the newest."""
+    """Up to `count` events before the event with this id, newest first; '' begins at the newest event."""
     end = f"({event_id}" if event_id else "+"
     return command("XREVRANGE", keys.events, end, "-", "COUNT", count, read=_events)
 
 
 def note_release(keys: Keys, release: str, at_ms: int) -> list[Call[None]]:
-    """Notes when a release was first seen; a later worker with the same release changes nothing."""
+    """Records when a release was first seen; a later worker with the same release changes nothing."""
     return [
         command("ZADD", keys.releases, "NX", at_ms, release, read=_nothing, may_fail=True),
         command("ZREMRANGEBYRANK", keys.releases, 0, -RELEASES_KEPT - 1, read=_nothing, may_fail=True),
@@ -64,7 +64,7 @@ def note_release(keys: Keys, release: str, at_ms: int) -> list[Call[None]]:
 
 
 def releases(keys: Keys, *, since_ms: float) -> Call[dict[str, float]]:
-    """Releases that were first seen since then, with that time in Unix ms, oldest first."""
+    """Releases that were first seen since `since_ms`, with that instant in Unix ms, oldest first."""
     return command(
         "ZRANGEBYSCORE", keys.releases, f"{since_ms:.0f}", "+inf", "WITHSCORES", may_fail=True,
         read=lambda reply: {name: float(at) for name, at in fields(reply or []).items()},
@@ -72,7 +72,7 @@ def releases(keys: Keys, *, since_ms: float) -> Call[dict[str, float]]:
 
 
 def awaited(keys: Keys, last: str, *, count: int, wait_ms: int) -> Call[list[Event]]:
-    """Like `after`, and waits in the server for the first one; empty when none came in that time."""
+    """Like `after`, and blocks for the first event for up to `wait_ms`; empty when no event came in that time."""
     return command(
         "XREAD", "COUNT", count, "BLOCK", wait_ms, "STREAMS", keys.events, last,
         read=lambda reply: [] if not reply else _events(reply[0][1]),

@@ -1,9 +1,9 @@
 """Calls about tasks under a lease: reserve, commit, fail, release, extend, move, fan_out; and pop.
 
 A report is a tuple that begins with the task's id and the lease's number as text; a call takes many reports and replies
-one word for each. Numbers are random, so that no two leases of a task share one, and numbers because the server
-compares many of them at once in a sorted set. The word is 'unknown' where a report was sent again and may have been
-taken the first time.
+one verdict for each. Lease numbers are random, so that no two leases of a task share one, and are no text, because the
+server compares many of them at once in a sorted set. The verdict is 'unknown' where a report was sent again and may
+have been taken the first time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """The reply of a reserve. `next_event_ms` is when to reserve again; None when nothing is foreseen."""
+    """The reply of a reserve. `next_event_ms`: the instant to reserve again; None when no task is known to become
+    due."""
 
     now_ms: float
     next_event_ms: float | None
@@ -36,11 +37,11 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 _BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
-"""Of the reply of lua/reserve.lua."""
+"""Lengths of the parts of the reply of lua/reserve.lua: its head, and each task."""
 
 
 def is_full(reply: object, count: int) -> bool:
-    """Whether this reply of the server to a reserve has the `count` tasks that were asked for."""
+    """Whether this reply of the server to a reserve has the `count` requested tasks."""
     return isinstance(reply, list) and len(reply) == _BEFORE_TASKS + count * _WORDS_OF_A_TASK
 
 
@@ -66,7 +67,7 @@ def _reservation(queue: str, lease: int, reply: list[Any]) -> Reservation:
 def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
     """The attempts in a reply of lua/reserve.lua, whose first lease has the number `lease`.
 
-    A damaged number reads as that of a task without one, never as an error.
+    A damaged number in a task's hash reads as if it were missing, never as an error.
     """
     now_ms, usual_end_ms, usual_keepalive_ms = float(reply[0]), float(reply[2]), float(reply[3])
     usual_limit = int(reply[4])
@@ -102,9 +103,9 @@ REPLY_BYTES = 1 << 20
 def reserve(
     keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None, most_bytes: int | None = None
 ) -> Call[Reservation]:
-    """Up to `count` tasks, first in line. `token` must be new for each call: the number of the first lease, the others
-    count on from it, or a word that a number is made from. With `most_bytes` of payloads the reply is full: a worker,
-    which asks again at once, keeps the server from other clients for less time."""
+    """Reserves up to `count` tasks, first in line. `token` must be new for each call: the number of the first lease,
+    from which the others count on, or a text that a number is made from. The reply is full with `most_bytes` of
+    payloads: a worker reserves again at once, and blocks the server for a shorter time per call."""
     lease = token if isinstance(token, int) else number_from(token)
     given = "" if keepalive_ms is None else keepalive_ms
     read = partial(_reservation, keys.name, lease)
@@ -115,7 +116,7 @@ def reserve(
 
 
 def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
-    """Up to `count` tasks, at most once. Reply: lists of id, type, payload, headers (bytes)."""
+    """Takes up to `count` tasks out of the queue, at most once. Reply: lists of id, type, payload, headers (bytes)."""
     return _pop.on(keys, tasks=keys.tasks, count=count)
 
 
@@ -127,8 +128,8 @@ CommitReport = (
 
 
 CommitGroup = tuple[tuple[Arg, ...], list[str]]
-"""The words that reports have in common (keep_ms, outcome, result, then, type), how long each ran (ms with spaces
-between, or empty), and their ids and lease numbers."""
+"""The fields that reports have in common (keep_ms, outcome, result, then, type), the run time of each report (ms with
+spaces between, or empty), and their ids and lease numbers."""
 _NO_MORE, _NO_RUNS = (b"", b""), b""
 
 
@@ -146,7 +147,7 @@ def commit(keys: QueueKeys, reports: Iterable[CommitReport]) -> Call[list[str]]:
 
 
 def commit_groups(keys: QueueKeys, groups: Iterable[CommitGroup]) -> Call[list[str]]:
-    """As `commit`, for reports that are grouped by the words they have in common."""
+    """As `commit`, for reports that are grouped by the fields they have in common."""
     words: list[Arg] = []
     total = 0
     for said, leases in groups:
@@ -168,8 +169,8 @@ def fail(
     groups: "Sequence[ErrorGroup] | None" = None, is_noted: Callable[[str], bool] = lambda _: True,
 ) -> Call[list[str]]:  # fmt: skip
     """Reports: id, token, delay_ms, 'retry', 'dead' or 'unbegun', error. `worker`: id of the worker that ran them.
-    `groups`: the group of each error; without them that of its text. Each group is sent once; `is_noted` says by its id
-    whether the server notes the time when it was last seen."""
+    `groups`: the error group of each report; by default the group of its error text. Each group is sent once;
+    `is_noted` tells by the group's id whether the server records the instant at which the group was last seen."""
     made = list(reports)
     numbers: dict[str, int] = {}
     defined: list[Arg] = []
@@ -204,7 +205,7 @@ def crash(keys: QueueKeys, reports: Iterable[tuple[str, str, bool]], *, reason: 
 
 
 def taken_in(keys: QueueKeys, first: int, last: int) -> Call[list[tuple[str, int]]]:
-    """Ids of tasks whose newest lease has a number from `first` to `last`, with that number."""
+    """Ids of tasks whose newest lease has a number from `first` to `last`, each with its number."""
     return command("ZRANGEBYSCORE", keys.leases, first, last, "WITHSCORES", read=_read_numbered)
 
 
@@ -223,7 +224,7 @@ def teach_extend() -> Call[bytes]:
 
 
 def progress(keys: QueueKeys, task_id: str, token: str, note: bytes) -> Call[str]:
-    """Notes how far a running task has come. Reply: 'ok', 'stop' (asked to stop), or why it was refused."""
+    """Stores the progress of a running task. Reply: 'ok', 'stop' (asked to stop), or why it was refused."""
     return _progress.on(keys, tasks=keys.tasks, queue=keys.name, id=task_id, lease=token, progress=note)
 
 
@@ -233,10 +234,10 @@ MoveReport = tuple[str, str, int | str, float, Sequence[Arg]]
 def move(
     keys: QueueKeys, to: QueueKeys, reports: Iterable[MoveReport], *, max_hops: int = 0, over: bool = False
 ) -> Call[list[str]]:
-    """Into another queue of the same tag, or into the same one. `over`: also when that queue is full.
+    """Moves tasks into another queue of the same tag, or into the same queue. `over`: also when that queue is full.
 
     Reports: id, token, priority ('' = as it was), delay_ms, fields to set in the same step (field, value, ...).
-    Reply: 'ok', or why it was refused, also 'hops' (it made `max_hops`; 0: no limit) and 'full'.
+    Reply: 'ok', or why it was refused, also 'hops' (the task made `max_hops` moves; 0: no limit) and 'full'.
     """
     leaving = (keys.pending, keys.leases, keys.settings, keys.counters, keys.wake)
     entering = (to.waiting, to.scheduled, to.settings, to.counters, to.arrival, to.wake)
@@ -263,7 +264,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     delay_ms: float = 0
     over: bool = False
-    """Goes in although the queue is full."""
+    """Whether the task goes in although the queue is full."""
 
 
 def fan_out(

@@ -15,12 +15,12 @@ _WORDS = 2 + len(FIELDS)
 LONGEST_PAYLOAD = 16384
 """A longer payload is cut to one character more than this."""
 BY_SCORE = ("scheduled", "dead", "done")
-"""States whose scores are instants that a person asks for: due, died, finished."""
+"""States whose scores are instants that a search can be limited to: due, died, finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """What tasks of one state are searched for. An empty text and None match everything; `type` is a whole name."""
+    """The conditions of a search in one state. An empty text and None match everything; `type` is a whole name."""
 
     id_part: str = ""
     type: str = ""
@@ -38,8 +38,8 @@ EVERYTHING = Match()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchChunk:
-    """(id, score, fields) of the tasks that match, in order; `read` tasks were examined, `last` is (score, id) of the
-    last of them, and `is_end`: the state has no more."""
+    """The matching `tasks` (id, score, fields), in order. `read` tasks were examined, `last` is (score, id) of the last
+    of these, and with `is_end` the state has no more tasks."""
 
     read: int
     last: tuple[str, str]
@@ -71,10 +71,10 @@ def search_state(
     match: Match = EVERYTHING,
     payloads: bool = False,
 ) -> Call[SearchChunk]:
-    """Those that match of `count` tasks of a state behind the task `after` (score, id).
+    """Examines up to `count` tasks of a state behind the task `after` (score, id), and returns those that match.
 
-    At most `most`; fewer are examined where their payloads are large, so that one call does not block the server.
-    Case is minded in `type`, and everywhere in letters beyond ASCII: the server's Lua knows no others.
+    It returns at most `most`, and examines fewer where payloads are large, so that one call does not block the server.
+    Case matters in `type`, and everywhere in letters beyond ASCII: the server's Lua folds the case of ASCII only.
     """
     return _search.with_keys(
         (getattr(keys, state),),
@@ -100,8 +100,8 @@ def search_state(
 
 
 def state_size(keys: QueueKeys, state: str, match: Match = EVERYTHING) -> Call[int]:
-    """How many tasks of a state there are to examine: all, or those of the instants asked for where these are the
-    scores."""
+    """How many tasks of a state a search has to examine: all, or those within the match's instants where the scores are
+    instants."""
     key = getattr(keys, state)
     if state not in BY_SCORE or (match.since_ms is None and match.until_ms is None):
         return command("ZCARD", key, read=int)
@@ -132,6 +132,6 @@ _read_page = ScriptCommand("task_page", _ids_of_page)
 def page(keys: QueueKeys, state: str, *, after: str | None, count: int) -> Call[Page | None]:
     """Up to `count` ids of one state behind the id `after` (None: from the first in line).
 
-    Reply: rank of the first, and the ids; None when `after` is not in that state.
+    Reply: the rank of the first id, and the ids; None when `after` is not in that state.
     """
     return _read_page.with_keys((getattr(keys, state),), after="" if after is None else after, count=count)

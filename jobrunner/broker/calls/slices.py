@@ -10,25 +10,25 @@ from jobrunner.broker.keys import QueueKeys
 from jobrunner.broker.resp import Arg
 
 Limit = int | None
-"""Of leases or tokens; None: no limit."""
+"""A number of leases or tokens; None: no limit."""
 
 
 class Gift(msgspec.Struct, frozen=True):
-    """A part of its slices that a shard gave away, as the giver notes it until it has arrived."""
+    """A part of its slices that a shard gave away, as recorded by the giver until the receiver has it."""
 
     shard: str
-    """The name of the shard that receives it."""
+    """The name of the receiving shard."""
     note: str
-    """number, leases, tokens, level of the bucket, and the interval in which that is counted."""
+    """Number of the gift, leases, tokens, level of the bucket, and the interval of the bucket's tokens."""
 
     @property
     def leases(self) -> int:
-        """How much of `max_inflight` it is."""
+        """The part of `max_inflight` in the gift."""
         return int(float(self.note.split()[1]))
 
     @property
     def tokens(self) -> int:
-        """How much of the rate it is."""
+        """The part of the rate in the gift."""
         return int(float(self.note.split()[2]))
 
 
@@ -48,25 +48,25 @@ class ShardSlices(msgspec.Struct, frozen=True):
     level: int
     """Whole tokens in the bucket."""
     enqueued: int
-    """How many tasks were enqueued since the queue exists."""
+    """How many tasks were enqueued since the queue was created."""
     gifts: Sequence[Gift]
 
     @property
     def usable(self) -> int:
-        """How many leases it may hold now."""
+        """How many leases the shard may hold now."""
         slice_ = self.inflight or 0
         return slice_ if self.hold is None else min(self.hold, slice_)
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """How a shard began a division of the limits: its slices, or why it did not."""
+    """The result of beginning a division of the limits on a shard: its slices, or why it did not begin."""
 
     inflight: int = 0
     tokens: int = 0
     superseded_by: int | None = None
     """The number of a division that was begun later."""
     is_held_up: bool = False
-    """Whether more leases are held than the limit leaves to it."""
+    """Whether more leases are held than the limit leaves to this shard."""
 
 
 def _begun(reply: list[bytes]) -> Begun:
@@ -105,7 +105,7 @@ _forget = ScriptCommand("slice_forget", int)
 
 
 def allocate_generation(keys: QueueKeys, *, above: int = 0) -> Call[int]:
-    """The number of a new division of the limits. Asked for twice, it is another one, which does no harm."""
+    """The number of a new division of the limits. A repeated call skips a number, which does no harm."""
     return command("HINCRBY", keys.settings, "slice_allocated", max(above, 1), read=int)
 
 
@@ -113,7 +113,7 @@ def enter(
     keys: QueueKeys, generation: int, limits: tuple[Limit, Limit], before: tuple[Limit, Limit],
     fields: Mapping[str, Arg], *, may_exceed: bool,
 ) -> Call[Begun]:  # fmt: skip
-    """A shard other than the first begins a division; its slices are reduced as the limits are."""
+    """Begins a division on a shard other than the first: its slices are reduced as the limits are."""
     return _enter.on(
         keys, rest=_words(fields), generation=generation, inflight=_arg(limits[0]), inflight_before=_arg(before[0]),
         tokens=_arg(limits[1]), tokens_before=_arg(before[1]), may_exceed="1" if may_exceed else "",
@@ -124,7 +124,7 @@ def settle(
     keys: QueueKeys, generation: int, limits: tuple[Limit, Limit], others: tuple[int, int], fields: Mapping[str, Arg],
     *, may_exceed: bool,
 ) -> Call[Begun]:  # fmt: skip
-    """The first shard ends a division: it has what is left."""
+    """Ends a division on the first shard, which gets the rest of the limits."""
     return _settle.on(
         keys, rest=_words(fields), generation=generation, inflight=_arg(limits[0]), inflight_others=others[0],
         tokens=_arg(limits[1]), tokens_others=others[1], may_exceed="1" if may_exceed else "",
@@ -132,20 +132,20 @@ def settle(
 
 
 def read(keys: QueueKeys) -> Call[ShardSlices]:
-    """The slices of a shard, and what it needs."""
+    """The slices of a shard, with its use and its backlog."""
     return _read.on(keys)
 
 
 def give(
     keys: QueueKeys, generation: int, gifts: Iterable[tuple[str, int, int]], *, hold: Limit
 ) -> Call[Sequence[Gift]]:
-    """A shard gives (shard, leases, tokens) of its slices. Reply: what is under way to these shards."""
+    """Gives parts of a shard's slices away as (shard, leases, tokens). Reply: the gifts under way to these shards."""
     words = [word for gift in gifts for word in gift]
     return _give.on(keys, rest=words, generation=generation, hold=_arg(hold))
 
 
 def take(keys: QueueKeys, giver: str, generation: int, gift: Gift) -> Call[str]:
-    """A shard receives a gift. Reply: 'taken', 'had', 'late' or 'early'."""
+    """Adds a gift to a shard's slices. Reply: 'taken', 'had', 'late' or 'early'."""
     number, leases, tokens, level, interval = gift.note.split()
     return _take.on(
         keys, giver=giver, generation=generation, gift_number=number, leases=leases, tokens=tokens, level=level,
@@ -154,12 +154,12 @@ def take(keys: QueueKeys, giver: str, generation: int, gift: Gift) -> Call[str]:
 
 
 def forget(keys: QueueKeys, gifts: Iterable[Gift]) -> Call[int]:
-    """The giver forgets gifts that have arrived."""
+    """Removes the giver's records of gifts that have arrived."""
     return _forget.on(keys, rest=[word for gift in gifts for word in (gift.shard, gift.note)])
 
 
 def claim(keys: QueueKeys, *, for_ms: int) -> Call[bool]:
-    """Claims the next look at the slices of a queue; False when another process claimed one in the last `for_ms`."""
+    """Claims the next balancing of a queue's slices; False when another process claimed one in the last `for_ms`."""
     return command("SET", keys.balanced, "1", "NX", "PX", for_ms, read=lambda reply: reply is not None)
 
 

@@ -10,7 +10,7 @@ _KEPT_S = 2 * 86_400
 
 
 def note(keys: Keys, query: str, progress: bytes) -> list[Call[Any]]:
-    """Writes the progress of a query, by its name. All of them expire two days after the last."""
+    """Stores the progress of a query, by its name. All stored progress expires two days after the last write."""
     return [
         command("HSET", keys.streams, query, progress, read=int),
         command("EXPIRE", keys.streams, _KEPT_S, read=bool),
@@ -23,5 +23,5 @@ def noted(keys: Keys) -> Call[list[bytes]]:
 
 
 def forget(keys: Keys, queries: Sequence[str]) -> Call[int]:
-    """Removes these."""
+    """Removes the progress of these queries."""
     return command("HDEL", keys.streams, *queries, read=int)

@@ -26,7 +26,8 @@ class ServerControl:
         self._fsync = fsync
 
     def start(self) -> int:
-        """Returns when a server answers anything: the size of its log before. The caller holds start.lock."""
+        """Starts the server, waits for any answer, and returns the earlier size of its log. The caller holds
+        start.lock."""
         log_size = self.files.log.stat().st_size if self.files.log.exists() else 0
         launched = False
         for _ in tries(SILENCE_TIMEOUT_S):
@@ -101,10 +102,10 @@ class ServerControl:
         raise self._silence()
 
     def apply_fsync(self) -> None:
-        """Makes a server that was adopted sync always, where this process asked for that."""
+        """Sets `appendfsync always` on an adopted server, where this process asked for that."""
         if self._fsync == "everysec":
             return
-        # Its starter may have asked for everysec.
+        # The process that started the server may have asked for everysec.
         reply = ask(self.files.socket, "CONFIG SET appendfsync always")
         if reply != "+OK":
             raise EmbeddedServerError(f"{self.name} does not take appendfsync always: {reply}; try again")
@@ -122,7 +123,7 @@ class ServerControl:
         return ask(self.files.socket, "PING")
 
     def pid(self) -> int | None:
-        """The process id that the server replies; None when it does not answer."""
+        """The process id from the server's reply; None when it does not answer."""
         info = ask(self.files.socket, "INFO server") or ""
         return next((int(line[11:]) for line in info.splitlines() if line.startswith("process_id:")), None)
 

@@ -26,7 +26,7 @@ class ServerFiles:
 
     @property
     def start_lock(self) -> Path:
-        """Held exclusively by whoever is coming, leaving, starting or stopping."""
+        """Held exclusively by a process that becomes or ceases to be a user, or starts or stops the server."""
         return self.folder / "start.lock"
 
     @property
@@ -46,7 +46,7 @@ class ServerFiles:
 
     @property
     def alive_lock(self) -> Path:
-        """Held shared by every process that uses the server, for its guard: it waits for the end of all of them."""
+        """Held shared by every process that uses the server; the guard waits until all of them have ended."""
         return self.folder / "users-alive.lock"
 
     @property
@@ -64,7 +64,7 @@ class ServerFiles:
 
     @property
     def socket(self) -> Path:
-        """Where the server listens: in the folder, or below the temporary one when that path is too long."""
+        """The path of the server's socket: in the folder, or below the temporary folder when that path is too long."""
         near = self._near_socket
         if len(os.fsencode(near)) <= SOCKET_PATH_BYTES:
             return near
@@ -80,8 +80,8 @@ class ServerFiles:
     def check_own(self) -> None:
         """Raises EmbeddedServerError for a folder that another user made or may write, or planted files in.
 
-        Whoever made it could have a server of their own in it, which would be handed every payload, or links in place
-        of the files, through which this process would write to others. Raises OSError.
+        That user's own server could run in it, and get every payload; or the files could be links, through which this
+        process would overwrite other files. Raises OSError.
         """
         at = self.folder.stat()
         if at.st_uid != os.getuid():
@@ -122,7 +122,7 @@ class ServerFiles:
         return path
 
     def remove_socket_folder(self) -> None:
-        """Forgets a socket below the temporary folder; to be called when its server is gone."""
+        """Removes the folder of a socket below the temporary folder; call it when the server is gone."""
         path, link = self.socket, self._near_socket
         if path != link:
             for forget in (path.unlink, link.unlink, path.parent.rmdir):
@@ -141,8 +141,8 @@ class ServerFiles:
         return Path(tempfile.gettempdir(), self._private_name, "server.sock")
 
     def _recorded_socket(self) -> Path | None:
-        # Two processes may have different TMPDIRs: the starter's counts, and a link in the folder tells it. A
-        # link that was copied along with another folder leads to another server; its name gives that away.
+        # Two processes may have different TMPDIRs: the starter's counts, and a link in the folder points to it. A link
+        # that was copied along with another folder leads to another server; its name has that folder's digest.
         with suppress(OSError):
             target = self._near_socket.readlink()
             return target if target.parent.name == self._private_name else None
@@ -151,7 +151,7 @@ class ServerFiles:
 
 @contextmanager
 def disk_errors_explained(folder: Path) -> Iterator[None]:
-    """Turns an OSError of the block into an EmbeddedServerError that says what to do."""
+    """Turns an OSError of the block into an EmbeddedServerError that names the remedy."""
     try:
         yield
     except OSError as error:

@@ -1,16 +1,17 @@
 """The guard of an embedded server: a small process that stops the server when its last user was killed.
 
-The last user that leaves stops the server itself. After SIGKILL, a crash or an exit without handlers no user does. So
-the guard waits in the kernel for a lock that all users share, and uses no processor time until it is free.
+The last user stops the server when it leaves. After SIGKILL, a crash or an exit without handlers no user does. So the
+guard waits in the kernel for a lock that all users share, and uses no processor time until the lock is free.
 
 Invariants:
 
 * The guard stops a server only under `start.lock` and only while `users.lock` is free: a server that has a user is
   never stopped, and a user that comes meanwhile waits, and starts another server.
-* It gives `guard.lock` up under `start.lock` and ends then: the next process that starts a server starts a guard, too.
+* It releases `guard.lock` under `start.lock` and then ends: the next process that starts a server starts a guard, too.
 * It creates no file: the folder may be about to be deleted.
 
-Of this package it imports only the clock until it has to stop a server: it lives as long as the server does.
+It imports only the clock of this package until it has to stop a server, because it occupies memory for as long as the
+server runs.
 """
 
 import fcntl
@@ -29,8 +30,8 @@ _OPENS: Final = os.O_RDWR | os.O_CLOEXEC
 def main(guard_lock: int, folder: str, grace_s: float, *, deletes: bool) -> None:
     """Guards the server of `folder`, which is the working directory of this process; `guard_lock` is a descriptor.
 
-    A server without users is kept for `grace_s`: a supervisor restarts what was killed. With `deletes` the folder goes
-    with its server.
+    A server without users is kept for `grace_s`: a supervisor restarts killed processes. With `deletes` the guard also
+    deletes the folder.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with suppress(FileNotFoundError):  # the folder was deleted before this process had begun
@@ -95,19 +96,19 @@ class ServerGuard:
         from jobrunner.errors import EmbeddedServerError
 
         control = ServerControl(ServerFiles(folder=self._present_folder()), "everysec")
-        with suppress(EmbeddedServerError, OSError):  # the disk is full, or the server hangs: it is tried again
+        with suppress(EmbeddedServerError, OSError):  # the disk is full, or the server hangs: the guard tries again
             return control.end_without_socket() or control.shut_down()
         return False
 
     def _present_folder(self) -> Path:
-        """Its name, which the place of the socket depends on; the way through this process when it was moved."""
+        """The path of the folder, on which the socket's path depends; a path below /proc/self when it was moved."""
         with suppress(FileNotFoundError):
             if os.path.samestat(self._folder.stat(), Path().stat()):
                 return self._folder
         return Path("/proc/self/cwd")
 
     def _stop_without_files(self) -> bool:
-        """Ends the server of a deleted folder by SIGTERM: there is no socket to ask it through. Linux only."""
+        """Ends the server of a deleted folder by SIGTERM, as there is no socket to send a command to. Linux only."""
         at = os.fstat(self._server)
         for process in Path("/proc").glob("[0-9]*"):
             if process.name != str(os.getpid()) and _has_open(process, at):

@@ -1,16 +1,15 @@
-"""The locks in the folder of an embedded server, which show its users, and whether a server runs.
+"""The locks in the folder of an embedded server: they count its users, and show whether a server runs.
 
 Invariants:
 
-* Every lock is a flock(2), so the kernel takes it from a process that dies; no file has to be cleaned up.
-* `server.lock` is held exclusively by the server process itself, through a descriptor it inherits. So it is
-  held as long as a server may write to the append-only file, whatever became of socket, pid file and starter.
-* `users.lock` is held shared by every process that uses the server. It is taken and given up only by the
-  holder of `start.lock`, so no user comes while the last one leaves.
-* `users-alive.lock` is held shared by the same processes, and the guard waits for it. It is a file of its own: the
-  kernel drops the share of a process that tries whether it is the last one, and could serve the guard first.
-* `guard.lock` is held exclusively by the guard process (guard.py). Its starter and the guard itself take it and give it
-  up under `start.lock`, so a server that has users has a guard.
+* Every lock is a flock(2), so the kernel takes it from a process that dies; no file has to be cleaned up. *
+`server.lock` is held exclusively by the server process itself, through a descriptor it inherits. So it is held as long
+as a server may write to the append-only file, whatever became of socket, pid file and starter. * `users.lock` is held
+shared by every process that uses the server. It is taken and released only by the holder of `start.lock`, so no user
+comes while the last user leaves. * `users-alive.lock` is held shared by the same processes, and the guard waits for it.
+It is a file of its own: a process that tests whether it is the last user loses its share for a moment, in which the
+kernel could wake the guard. * `guard.lock` is held exclusively by the guard process (guard.py). Its starter and the
+guard itself take and release it under `start.lock`, so a server that has users has a guard.
 """
 
 import fcntl
@@ -36,9 +35,9 @@ class Share:
     """This process's share in a lock file.
 
     1. Holds a shared lock from `enter` to `leave`, or to the death of the process.
-    2. Knows a forked child from its parent: the child has no share of its own until it enters, and never
-       takes its parent's away.
-    3. Knows when its file was deleted or replaced: such a share no longer counts.
+    2. Tells a forked child from its parent: the child has no share until it enters, and never releases its
+       parent's.
+    3. Detects a deleted or replaced file: such a share no longer counts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,15 +47,15 @@ class Share:
 
     @property
     def counts(self) -> bool:
-        """Whether this very process holds a share in the file that is at the path now."""
+        """Whether this process, and not its parent, holds a share in the file that is at the path now."""
         return self._fd is not None and self._pid == os.getpid() and _is_at(self._fd, self._path)
 
     def moved_to(self, path: Path) -> None:
-        """Its file is at another path now."""
+        """Sets the path to which the lock file was moved."""
         self._path = path
 
     def enter(self) -> None:
-        """Takes a share unless there is one, under start.lock. Raises OSError, EmbeddedServerError."""
+        """Takes a share, unless this process has one, under start.lock. Raises OSError, EmbeddedServerError."""
         if self.counts:
             return
         self.leave()
@@ -64,7 +63,7 @@ class Share:
         self._pid = os.getpid()
 
     def leave(self) -> bool:
-        """Gives the share up; True when no other process has one, which is certain only under start.lock."""
+        """Releases the share; True when no other process has one, which is certain only under start.lock."""
         fd, self._fd = self._fd, None
         if fd is None:
             return False
@@ -106,13 +105,13 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
 
 def unlock(fd: int) -> None:
     """Ends the lock of a descriptor and closes it."""
-    # Explicitly: a child that was forked meanwhile has a copy of the descriptor, which would keep the lock.
+    # Unlock before closing: a child forked meanwhile has a copy of the descriptor, which would keep the lock.
     fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 
 def is_held_by(path: Path, pid: int) -> bool:
-    """Whether that process has the file at `path` open, as far as this one may look (proc(5), which Linux has)."""
+    """Whether process `pid` has the file at `path` open, as far as this process may read proc(5); False without it."""
     try:
         at = path.stat()
         return any(os.path.samestat(one.stat(), at) for one in Path(f"/proc/{pid}/fd").iterdir() if one.exists())
@@ -121,10 +120,10 @@ def is_held_by(path: Path, pid: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether someone holds the lock at `path` exclusively; False without the file. Raises OSError."""
+    """Whether any process holds the lock at `path` exclusively; False without the file. Raises OSError."""
     if not path.exists():
         return False
-    fd = try_lock(path, shared=True)  # shared: two that look at the same time do not see each other
+    fd = try_lock(path, shared=True)  # shared, so two probes at the same time do not see each other
     if fd is not None:
         unlock(fd)
     return fd is None
@@ -133,8 +132,8 @@ def is_locked(path: Path) -> bool:
 def count_shares(path: Path, *, start_lock: Path) -> int | None:
     """How many processes share the lock at `path`, or None where that is unknown. Raises OSError.
 
-    Zero is certain. More is counted in proc_locks(5), which Linux has, and which shows one PID namespace. Unknown while
-    another process starts or stops the server.
+    Zero is certain. Other numbers come from proc_locks(5), which exists on Linux and shows one PID namespace. Unknown
+    while another process starts or stops the server.
     """
     if not path.exists():
         return 0
@@ -192,8 +191,8 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _listed_shares(path: Path) -> int:
-    # The kernel shows a long list page by page, and leaves lines out or repeats them when a lock of any process is
-    # taken or given up between two pages. So a number counts when two readings in a row agree.
+    # The kernel writes a long list page by page, and omits or repeats lines when any process takes or releases a lock
+    # between two pages. So a number counts when two readings in a row agree.
     before, shares = -1, _shares_once(path)
     for _ in range(_MOST_READINGS):
         if shares == before:

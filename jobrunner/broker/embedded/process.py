@@ -1,4 +1,4 @@
-"""The program of an embedded server: where it is, how it is started, how it is asked, and why it died.
+"""The program of an embedded server: finding and starting it, sending it commands, and the cause of its death.
 
 Invariant: the server outlives its starter, listens on no TCP port, reads no configuration file,
 appends every write to its file, and evicts nothing.
@@ -63,11 +63,11 @@ def find_binary() -> Path:
 def launch(files: ServerFiles, *, fsync: Fsync, lock: int) -> None:
     """Starts a daemon that keeps the open, locked descriptor `lock`; returns before it can answer.
 
-    Raises OSError, EmbeddedServerError. That a program ended is not noticed here, but by its lock being free.
+    Raises OSError, EmbeddedServerError. It does not notice a program that ends at once: its free lock shows that.
     """
     binary, unix_socket = os.fspath(find_binary()), files.place_socket()
     try:
-        # A link in place of the log would make the server write into another file of this user.
+        # O_NOFOLLOW: a link instead of the log would make the server write into another file of this user.
         opened = os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(opened, "ab") as log:
             subprocess.run(  # noqa: S603 - the program is ours, and no shell reads the paths
@@ -93,11 +93,11 @@ def launch(files: ServerFiles, *, fsync: Fsync, lock: int) -> None:
 def launch_guard(files: ServerFiles, *, lock: int, temporary: bool) -> None:
     """Starts the guard of the folder's server, which keeps the open, locked descriptor `lock`. Does not wait for it.
 
-    A machine that cannot start it has a server all the same: it stops when its last user leaves, as long as that user
-    is not killed.
+    Without a guard, where it cannot start, the server still stops when its last user leaves, but not when that user is
+    killed.
     """
-    # Isolated: no file of the working directory or of PYTHONPATH is taken for a module of the standard library.
-    # Through a shell: a child of this very process would be its zombie when it ends first.
+    # -I (isolated): no file of the working directory or of PYTHONPATH is taken for a module of the standard library.
+    # Through a shell: a direct child would become a zombie of this process when it ends first.
     shell = ["sh", "-c", '"$@" &', "sh", sys.executable, "-I", "-c", _GUARD, os.fspath(Path(__file__).parents[3])]
     what = [str(0.0 if temporary else GUARD_GRACE_S), "deletes" if temporary else "keeps"]
     with suppress(OSError, subprocess.SubprocessError):
@@ -115,21 +115,21 @@ def launch_guard(files: ServerFiles, *, lock: int, temporary: bool) -> None:
 
 
 def server_environment() -> dict[str, str]:
-    """The environment the server starts in: no locale, which could end it at start, and a larger allocation cache.
+    """The environment of the server: no locale, which could end the server at start, and a larger allocation cache.
 
-    The bundled server allocates with glibc, whose cache for small blocks is made for few of them; a script frees and
-    allocates tens of thousands. With the larger cache a task costs the server a quarter less (see
-    docs/decisions/0008-allocator.md). Other C libraries pay no attention to it.
+    The bundled server allocates with glibc, whose cache for small blocks holds few; a script frees and allocates tens
+    of thousands. With the larger cache a task costs the server a quarter less (see docs/decisions/0008-allocator.md).
+    Other C libraries ignore the setting.
     """
     tunables = [os.environ.get("GLIBC_TUNABLES", ""), "glibc.malloc.tcache_count=20000"]
     return os.environ | {"LC_ALL": "C", "GLIBC_TUNABLES": ":".join(filter(None, tunables))}
 
 
 def ask(unix_socket: Path, command: str) -> str | None:
-    """The reply to `command`, its first line or bulk string; "" when the server hung up, None when mute.
+    """The reply to `command`, its first line or bulk string; "" when the server hung up, None when it is silent.
 
-    An inline command (https://valkey.io/topics/protocol) over a raw socket, since a client library greets the
-    server first, and a server that is loading its data refuses the greeting.
+    It sends an inline command (https://valkey.io/topics/protocol) over a raw socket: a client library sends a greeting
+    first, which a server that is loading its data refuses.
     """
     try:
         with socket.socket(socket.AF_UNIX) as line:
@@ -145,9 +145,9 @@ def ask(unix_socket: Path, command: str) -> str | None:
 
 
 def cause_of_death(files: ServerFiles, since: int) -> EmbeddedServerError:
-    """The error for a server that ended, from what its log says after byte `since`, with the remedy.
+    """The error for a server that ended, with the remedy, from the lines of its log after byte `since`.
 
-    Raises OSError, which tells the cause as well, when the disk takes no more writes.
+    Raises OSError, which names the cause as well, when the disk takes no more writes.
     """
     lines = _log_lines(files.log, since)
     warning = _last_warning(lines)
@@ -184,7 +184,7 @@ def _settings(files: ServerFiles, unix_socket: Path, fsync: Fsync) -> list[str]:
         "appendfsync": fsync,
         "save": "",
         "maxmemory-policy": "noeviction",
-        # hash-max-listpack-value by the name that Redis 6.2 knows, too; later servers keep it as an alias.
+        # hash-max-listpack-value by its name in Redis 6.2, which later servers keep as an alias.
         "hash-max-ziplist-value": "512",
     }
     return [word for name, value in settings.items() for word in (f"--{name}", os.fspath(value))]
@@ -199,7 +199,7 @@ def _log_lines(log: Path, since: int) -> list[str]:
 
 
 def _last_warning(lines: list[str]) -> str | None:
-    # The server starts with a WARNING about the kernel's memory settings; nothing dies of that.
+    # The server starts with a WARNING about the kernel's memory settings, which is never the cause.
     warnings = [match["text"] for match in map(_WARNING.fullmatch, lines) if match]
     return next((text for text in reversed(warnings) if not text.startswith("WARNING")), None)
 

@@ -85,7 +85,7 @@ class EmbeddedServer:
         return self._files.socket
 
     def release(self) -> None:
-        """Ends this process's use; the last one out stops the server. A second call does nothing."""
+        """Ends this process's use; the last user stops the server. A second call does nothing."""
         if self._wanted:
             self._wanted = False
             with disk_errors_explained(self._files.folder), self._followed():
@@ -107,7 +107,7 @@ class EmbeddedServer:
             )
 
     def stop(self) -> bool:
-        """Stops the server even while others use it; False when none runs. A user's next `ensure` starts it again."""
+        """Stops the server even while other processes use it; False when none runs. A user's `ensure` restarts it."""
         with disk_errors_explained(self._files.folder):
             if not self._files.folder.is_dir():
                 return False
@@ -121,9 +121,9 @@ class EmbeddedServer:
 
     @contextmanager
     def _followed(self) -> Iterator[None]:
-        """Finds the folder where it is now: in a folder that all may write, another user can move it away.
+        """Follows the folder to its present path: in a parent folder that all may write, another user can move it.
 
-        Without this its server would keep running, as no process would find it to stop it.
+        Without this no process would find the server of a moved folder, and it would run for ever.
         """
         held, self._folder_fd = self._folder_fd, None
         if held is None:
@@ -156,7 +156,7 @@ class EmbeddedServer:
             self._control.apply_fsync()
         except BaseException:
             if newcomer:
-                with suppress(EmbeddedServerError, OSError):  # the first error is the one to tell
+                with suppress(EmbeddedServerError, OSError):  # the first error is the one to raise
                     self._part()
             raise
 
