@@ -1,9 +1,9 @@
 """Adapts the batch size so that one Lua call blocks Redis for about 1.5 ms.
 
 A script blocks the server, and several drivers call at once. A number of rows that takes 2 ms on one machine takes 15
-on a busy one or with large rows, so no fixed size fits both. The time of an empty round trip is subtracted: a distant
-server is not a slow one. Server and client also wait for a processor on a machine that is busy, which a call cannot
-tell from its own work. That only ever adds time, so the shortest of the last few times for a row is taken: by the
+on a busy machine or with large rows, so no fixed size fits both. The time of an empty round trip is subtracted: a
+distant server is not a slow one. On a busy machine server and client also wait for a processor, and a measurement
+cannot tell that from work. Waiting only adds time, so the shortest of the last few times per row counts: by the
 longest, slices would shrink to a few rows, and the busy machine would have ten times the calls.
 """
 
@@ -23,16 +23,16 @@ _LEAST: Final = 16
 _FIRST: Final = 64
 _PINGS: Final = 3
 _TRUSTED_S: Final = 60.0
-"""A round trip is measured again after so long: after a failover another server answers."""
+"""How long a measured round trip is trusted: after a failover another server answers."""
 _BYTES_AT_ONCE: Final = 1 << 20
 _SHORTEST_S: Final = 1e-5
 _REMEMBERED: Final = 3
-"""Slices whose times count; the size is right again after so many slices of larger rows."""
+"""How many slices' times count; the size has adapted after that many slices of larger rows."""
 
 
 class AdaptiveSlice:
-    """The size of the next slice of one kind of work, from the times that the last ones took; at most `most`. Keep it
-    for the next piece of the same work, so that neither size nor round trip has to be learned anew."""
+    """The size of the next slice of one kind of work, computed from the times of the last slices; at most `most`. Keep
+    the object for the same kind of work, so that neither size nor round trip has to be learned anew."""
 
     def __init__(self, broker: Broker, most: int) -> None:
         self._broker = broker
@@ -43,7 +43,7 @@ class AdaptiveSlice:
         self.size = min(_FIRST, most)
 
     def run(self, slice_of: Callable[[int], Call[T]], done: Callable[[T], int], *, most: int | None = None) -> T:
-        """Runs the call for a slice of the present size; `done` says of its reply how much was done."""
+        """Runs the call for a slice of the present size; `done` returns the amount of work from its reply."""
         count = self.size if most is None else min(self.size, most)
         self._learn_round_trip()
         began = perf_counter()
@@ -52,8 +52,8 @@ class AdaptiveSlice:
         return reply
 
     def portions(self, words: Sequence[bytes | str]) -> Iterator[Sequence[bytes | str]]:
-        """Parts of whole rows, four words each, few enough and of few bytes. Each is sent before the next is asked for:
-        the time between is taken for the time of its call."""
+        """Yields parts of whole rows, four words each, bounded in number and bytes. The caller sends each part before
+        it asks for the next: the time between counts as the time of the call."""
         self._learn_round_trip()
         at = 0
         while at < len(words):
@@ -66,13 +66,13 @@ class AdaptiveSlice:
             at += len(part)
 
     def took(self, count: int, seconds: float) -> None:
-        """That many took so long, round trip included."""
-        if count < _LEAST:  # too few to tell
+        """Records that `count` rows took `seconds`, round trip included."""
+        if count < _LEAST:  # too few for a measurement
             return
         spent_s = max(seconds - (self._round_trip_s or 0.0), _SHORTEST_S)
         self._seconds_each.append(spent_s / count)
         fits = int(_TARGET_S / min(self._seconds_each))
-        if fits < self.size or count >= self.size:  # a short slice that went well tells nothing of a long one
+        if fits < self.size or count >= self.size:  # a fast short slice is no reason for a longer one
             self.size = min(max(min(fits, 2 * count), _LEAST), self._most)
 
     def _learn_round_trip(self) -> None:

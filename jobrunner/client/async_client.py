@@ -187,7 +187,7 @@ class AsyncClient:
 
 
 def client_beside(client: Client) -> AsyncClient:
-    """The client of an event loop, with the settings of that of its process."""
+    """Makes a client for an event loop, with the settings of `client`."""
     made = AsyncClient.like(replace(client.settings, buffer_tasks=0))
     made.settings = client.settings
     made._owns_buffer = False  # noqa: SLF001 - here and below: its own module
@@ -195,8 +195,8 @@ def client_beside(client: Client) -> AsyncClient:
 
 
 def go_by(made: AsyncClient, client: Client) -> None:
-    """Makes a client of an event loop use the clock and the buffer of `client`. With a buffer of each loop, tasks would
-    overtake each other, and be lost with the loop while the process lives on."""
+    """Makes a client of an event loop use the clock and the buffer of `client`. With a buffer per loop, tasks would
+    overtake each other, and be lost with their loop while the process lives on."""
     made._broker.now_ms = broker_of(client).now_ms  # noqa: SLF001
     if not made._owns_buffer:  # noqa: SLF001
         made._buffer = client._buffer  # noqa: SLF001

@@ -33,7 +33,7 @@ class AsyncQueue:
     """One queue by name, for asyncio: the methods of Queue with the same parameters, awaited."""
 
     def __new__(cls, broker: object = None, *_: object, **__: object) -> Self:
-        """Refuses what other systems make a queue of: a name, and a connection."""
+        """Refuses the arguments of other systems' queues: a name, and a connection."""
         if broker is None or isinstance(broker, str):
             raise queue_operations.not_made("AsyncQueue", "AsyncClient", broker)
         return super().__new__(cls)
@@ -75,7 +75,7 @@ class AsyncQueue:
         on_clash: OnClash = "existing",
         progress: Progress | None = None,
     ) -> int:
-        """As Queue.push_all, but the next thousand are taken only after those before them are in."""
+        """As Queue.push_all, but it takes the next thousand only after the thousand before them are in."""
         queue_operations.waits_for_reply(on_clash)
         pushed = 0
         with BatchedCall() as call:
@@ -111,7 +111,7 @@ class AsyncQueue:
         wait: Duration = 0,
         committing: Iterable[AsyncLease] = (),
     ) -> list[AsyncLease]:
-        """As Queue.reserve. When it is cancelled, what the server had handed out goes back to its place first."""
+        """As Queue.reserve. A cancelled call first puts items that the server had handed out back to their places."""
         taken = await self._run(shard_leases.reserve(self._ref, n, keepalive, wait, committing))
         return [AsyncLease(self._broker, self._ref.shard(attempt.queue), attempt) for attempt in taken]
 

@@ -1,14 +1,14 @@
 """Batches: many items of a queue under one lease, committed, retried or split in one step.
 
-Where a batch is in its life: taken → (rows are staged) → decided → rolled forward, slice by slice → done. Whatever dies
+The life of a batch: taken → (rows are staged) → decided → rolled forward, slice by slice → done. Whichever process dies
 in between, each member is in exactly one place, and
 
-1. nothing is seen in other queues before the decision;
-2. what was decided is carried out to the end by whoever comes, each row once;
-3. what was not decided is handed out again when its lease ended: the same members under the same id, and whatever the
-   earlier holder still sends is refused (BatchLost).
+1. other queues show nothing of the batch before the decision;
+2. any process can carry a decided batch out to its end, each row once;
+3. a batch that was not decided is handed out again when its lease has ended, with the same members under the same id,
+   and calls of the earlier holder are refused (BatchLost).
 
-How: docs/how-batches-work.md. `stage` in broker/calls/batches.py is all that executors need.
+docs/how-batches-work.md explains how. Executors need only `stage` in broker/calls/batches.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ _RESTS = ("succeeded", "dropped")
 
 
 class Batches:
-    """The batches of one queue. Safe to use from several threads; keep it, as the sizes of slices are learned once."""
+    """The batches of one queue. Safe to use from several threads. Keep the object: it learns the sizes of slices."""
 
     def __init__(self, broker: Broker, keys: QueueKeys) -> None:
         self.broker = broker
@@ -51,13 +51,14 @@ class Batches:
         self.staging = AdaptiveSlice(broker, calls.ROWS_AT_ONCE)
         self._announcements: dict[tuple[str, ...], list[Any]] = {}
         self._unanswered: BatchLease | None = None
-        """A new batch that may have members: the call that gave it the first ones had no reply."""
+        """A new batch that may have members, as the reply to its first fill was lost."""
 
     def take(self, n: int, *, lease_s: float) -> "BatchLease | None":
-        """A batch that is due again, else a new one with up to `n` items (0: none); None when there is nothing.
+        """Takes a batch that is due again, else a new batch with up to `n` items (0: no new batch); None without
+        either.
 
-        One that comes back with `state` "committed" is decided: it only has to be rolled forward (`advance`). What is
-        put back into the queue, and writes that were abandoned, are rolled forward here: no driver ran them to an end.
+        A batch with `state` "committed" is decided: it only has to be rolled forward (`advance`). Batches whose members
+        go back into the queue, and abandoned writes, are rolled forward by this call: no driver ran them to an end.
         """
         lease_ms = _milliseconds(lease_s)
         if n and (answered := self._answered()) is not None:
@@ -72,15 +73,16 @@ class Batches:
         return self.take_new(n, lease_s=lease_s) if n else None
 
     def take_new(self, n: int, *, lease_s: float) -> "BatchLease | None":
-        """A new batch with up to `n` items; None when none waits. Leaves batches that are due again to others."""
+        """Takes a new batch with up to `n` items; None when no item waits. Leaves batches that are due to other
+        drivers."""
         lease_ms = _milliseconds(lease_s)
         batch_id = new_id(self.keys.tag)
         lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
         try:
             self.top_up(lease, n)
-        except ServerError:  # the attempt meets it, too, and hands back what came by then
+        except ServerError:  # the attempt with the members so far will get this error, too, and release them
             if not lease.size:
-                self._unanswered = lease  # else its members waited for the end of the lease, which counts against them
+                self._unanswered = lease  # else its members would wait for the lease to expire, a counted failure
                 raise
         return lease if lease.size else None
 
@@ -104,9 +106,9 @@ class Batches:
         return bool(self.broker.run(calls.foremost(self.keys, "batches", 1)))
 
     def top_up(self, lease: "BatchLease", n: int) -> int:
-        """Up to `n` more items for a batch that is new (`lease.is_new`) and of which nothing is staged.
+        """Adds up to `n` items to a batch that is new (`lease.is_new`) and has no staged rows.
 
-        Returns how many. Raises BatchLost for a part of a batch.
+        Returns how many were added. Raises BatchLost for a part of a batch.
         """
         return lease._fill(n)  # noqa: SLF001  the two classes are one
 
@@ -118,12 +120,12 @@ class Batches:
         shared: Mapping[str, str | int] | None = None,
         attempt: str = "",
     ) -> "BatchLease":
-        """A batch without members, for writes. Every new item gets the `shared` fields (SHARED).
+        """Opens a batch without members, for writes. Every new item gets the `shared` fields (SHARED).
 
-        With the `batch_id` of an earlier one it is the same again: an undecided one begins anew (its other writer is
-        fenced off, what that staged is removed), `state` "committed" is to be rolled forward, "done" is done: for a day
-        after its end an id says so. Who names the same `attempt` of one `batch_id` shares the batch with the others
-        of that name, and it is remembered for 30 days: for writers that are many and may come back late.
+        The `batch_id` of an earlier batch opens that batch again: an undecided batch begins anew (its other writer is
+        fenced off, and that writer's rows are removed), `state` "committed" means to roll it forward, and "done" is
+        known for a day after its end. Callers with the same `attempt` of one `batch_id` share the batch, and it is
+        remembered for 30 days: for many writers that may come back late.
         """
         if unknown := set(shared or {}) - set(SHARED):
             raise InvalidOption(f"shared fields {sorted(unknown)} are not known: choose of {', '.join(SHARED)}")
@@ -133,26 +135,26 @@ class Batches:
         return BatchLease(self, self.broker.run(begun), lease_ms)
 
     def resume(self, batch_id: str, epoch: int, *, lease_s: float) -> "BatchLease":
-        """The batch without members that another process opened and got this epoch for. Asks nothing of the server."""
+        """The lease of a batch without members that another process opened under this epoch. Sends nothing."""
         return BatchLease(self, Claimed(id=batch_id, root=batch_id, epoch=epoch), _milliseconds(lease_s))
 
     def announce(self, targets: tuple[str, ...]) -> None:
-        """Adds queues to the registry before their first item arrives, so that the leader maintains them. Before each
-        batch, as a queue may have been deleted meanwhile."""
+        """Adds queues to the registry before their first item arrives, so that the leader maintains them. Called before
+        each batch, as a queue may have been deleted meanwhile."""
         if targets not in self._announcements:
             names = [f"{self.keys.tag}/{to}" if "/" in self.keys.name else to for to in targets]
             self._announcements[targets] = register(self.keys, names)
         self.broker.run_many(self._announcements[targets])
 
     def claim(self, indexes: Sequence[str], lease_ms: int) -> Claimed | None:
-        """The first batch that is due in one of these indexes of a queue, under a new epoch."""
+        """Takes the first batch that is due in one of these indexes of the queue, under a new epoch."""
         for index in indexes:
             if found := self._claim_first(index, lease_ms):
                 return found
         return None
 
     def _claim_first(self, index: str, lease_ms: int) -> Claimed | None:
-        """Goes on while what it finds is gone: a batch that was split leaves parts that are due."""
+        """Looks again while the batches that it found are gone: a batch that was split leaves parts that are due."""
         while True:
             some_gone = False
             for batch_id in self.broker.run(calls.foremost(self.keys, index, _LOOK_AT)):
@@ -166,7 +168,7 @@ class Batches:
 
 
 class BatchLease:
-    """One batch in the hands of a driver. Every method that writes raises BatchLost when it is not its own any more."""
+    """A driver's lease of one batch. Every method that writes raises BatchLost when another driver has the batch."""
 
     def __init__(self, batches: Batches, found: Claimed, lease_ms: int) -> None:
         self.batches = batches
@@ -179,34 +181,34 @@ class BatchLease:
         self._fills = 0
         self._size_is_sure = True
         self.id = found.id
-        """The same for the same members, however often they are handed out; parts of a batch have ids of their own."""
+        """The batch's id, the same at each hand-out of the same members; parts of a batch have ids of their own."""
         self.queue = batches.keys.name
         """Full name of the queue."""
         self.epoch = found.epoch
         """Counts the hand-outs of the batch; reports of an earlier holder are refused."""
         self.size = found.size
-        """How many members it has, with those that were deleted or cancelled since."""
+        """How many members the batch has, with those that were deleted or cancelled since."""
         self.root, self.first = found.root, found.first
-        """Id of the batch whose list the members are in: its own, unless it is a part of another. Position of its
-        first member in that list."""
+        """Id of the batch whose list has the members (its own id, or for a part the id of the batch that was split),
+        and the position of the first member in that list."""
         self.failures, self.error = found.failures, found.error
-        """How often it failed before, as reported, and why it failed last; empty when it did not."""
+        """How many failures were reported before, and the error of the last failure, empty without one."""
         self.others_worked = found.others_worked
-        """Whether another part of the same root was decided before this one was taken."""
+        """Whether another part of the same root was decided before this part was taken."""
         self.is_dead = found.rest == "dead"
-        """Whether it was decided, before it was taken, that its last member is dead, as attempts are spent."""
+        """Whether it was decided before this hand-out that its last member is dead, as attempts are spent."""
         self.state = found.state
         """open, committed or done, as far as this lease knows."""
         self.rows_before = found.rows
-        """Of a write that was decided before it was opened: how many rows it had. None if that is not known."""
+        """How many rows a write had that was decided before it was opened. None for other batches, or if unknown."""
         self.taken_s = monotonic()
         """When this hand-out was taken, by the monotonic clock of this process."""
 
     @property
     def is_new(self) -> bool:
-        """Whether this batch was never worked on before: it may be topped up, or dissolved at no cost.
+        """Whether this batch was never worked on before: then it may be topped up, or dissolved at no cost.
 
-        A part is not, though its own first hand-out has epoch 1: its members failed together before.
+        A part of a batch is not new, though its first hand-out has epoch 1: its members failed together before.
         """
         return self.state == "open" and self.epoch == 1 and self.root == self.id
 
@@ -216,12 +218,12 @@ class BatchLease:
         return from_ms(self._ends_ms)
 
     def headers(self, count: int) -> list[bytes | None]:
-        """The headers of up to `count` first members, as they are stored."""
+        """The headers of the first members, `count` at most, as they are stored."""
         return self._broker.run_many([tasks.headers(self._keys, one) for one in self.members(0, count)])
 
     def waits_ms(self, most: int) -> list[tuple[float, int]]:
-        """How long members had been due when the lease began or was last renewed, of up to `most` that stand evenly in
-        the line, and for how many each stands. Two round trips, whatever the size."""
+        """Samples how long members had been due when the lease began or was last renewed: ms, and how many members the
+        sample stands for, of up to `most` members at even distances. Two round trips, whatever the size."""
         now_ms, count = self._ends_ms - self._lease_ms, min(most, self.size)
         places = [self.first + (2 * n + 1) * self.size // (2 * count) for n in range(count)]
         taken = self._broker.run_many([calls.members(self._keys, self.root, at, 1) for at in places])
@@ -240,14 +242,14 @@ class BatchLease:
         return self._broker.run(calls.members(self._keys, self.root, self.first + first, count))
 
     def settle_size(self) -> None:
-        """Asks for `size` when the reply to a fill was lost, and with it how many members came. That fill adds none
-        after this call. Without it a decision would end members that no function has seen."""
+        """Reads `size` from the server when the reply to a fill was lost; that fill adds no members after this call.
+        Otherwise a decision would end members that no function has processed."""
         if not self._size_is_sure:
             self.size, self._ends_ms = self._broker.run(self._filled(0))
             self._size_is_sure = True
 
     def is_at_last_attempt(self) -> bool:
-        """Whether its only item dies of one more failure that counts; False for a batch of several."""
+        """Whether the only item dies of one more counted failure; False for a batch with several items."""
         if self.size != 1:
             return False
         limit_of_member = batch_reads.max_attempts(self._keys, self.members(0, 1)[0])
@@ -256,7 +258,7 @@ class BatchLease:
         return is_spent(failures + 1, limit if isinstance(limit, int) else read_settings(stored).max_attempts)
 
     def renew(self) -> None:
-        """The lease ends as long from now as it was asked for."""
+        """Extends the lease by its full length from now."""
         self._ends_ms = self._broker.run(calls.renew(self._keys, self.id, self.epoch, lease_ms=self._lease_ms))
 
     def confirm(self) -> None:
@@ -270,31 +272,34 @@ class BatchLease:
         self._ends_ms = self._broker.write([renewal])[0]
 
     def stage(self, nonce: str, words: Sequence[bytes | str], *, after: int | None = None) -> None:
-        """As the call: rows of one writer, four words each. Raises UnknownMember too."""
+        """Stages rows of one writer, four words each, as `stage` in broker/calls/batches.py. Also raises
+        UnknownMember."""
         self._broker.run(calls.stage(self._keys, self.id, self.epoch, nonce, words, after=after))
 
     def decide(self, nonces: Sequence[str] | Mapping[str, int], *, rest: str, max_hops: int = 0) -> None:
-        """Applies what is staged under `nonces`, no more. May be repeated. ServerRefused: counted rows are gone.
+        """Decides that only the rows staged under `nonces` apply. May be repeated. ServerRefused: counted rows are
+        gone.
 
         `rest`: "succeeded" or "dropped", for members no row names. `max_hops`: an item that moves more often is dead.
         """
         if rest not in _RESTS:
             raise InvalidOption(f"rest={describe(rest)}: choose one of {', '.join(_RESTS)}")
-        if not self.size:  # of a queue that may be new: the leader must know it should we die behind the decision
+        if not self.size:  # the queue may be new: if this process dies after the decision, the leader must find it
             self._broker.run_many(register(self._keys, [self.queue]))
         decided = calls.decide(self._keys, self.id, self.epoch, nonces, rest=rest, max_hops=max_hops)
         self._targets, self.state = self._broker.run(decided), "committed"
 
     def stage_all(self, nonce: str, words: Sequence[bytes | str], *, after: int) -> None:
-        """Stages any number of rows, behind the `after` that are there, in calls that hold the server up shortly."""
+        """Stages any number of rows after the `after` rows already staged, in calls that block the server only
+        shortly."""
         for part in self.batches.staging.portions(words):
             self.stage(nonce, part, after=after)
             after += len(part) // 4
 
     def advance(self, count: int | None = None) -> Advance:
-        """Rolls it forward by one slice, of up to `count` rows and members.
+        """Rolls the batch forward by one slice, of up to `count` rows and members.
 
-        Any number may do so at once; needs no lease, only the decision.
+        Any number of processes may do so at once; it needs no lease, only the decision.
         """
         if not self._is_announced and self._targets:
             self.batches.announce(self._targets)
@@ -322,7 +327,7 @@ class BatchLease:
         self.end("released", delay_ms=round(delay_s * 1000))
 
     def dissolve(self) -> int:
-        """Takes members back to their places in line, and what was staged away. Returns how many there were."""
+        """Returns members to their places in line and removes staged rows. Returns how many members there were."""
         self.end("dissolved")
         return self._advance_to_the_end()
 

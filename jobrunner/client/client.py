@@ -57,7 +57,7 @@ class Client:
     Its life:
 
     1. settles its settings (argument > environment > pyproject.toml > the embedded server);
-    2. connects at the first call, starting the embedded server if that is the one;
+    2. connects at the first call, and starts the embedded server if that is its server;
     3. on `close`, or when the program ends, closes its connections and leaves the embedded server; use after that
        raises ClientClosed. Handlers that a program gave to `atexit` after it imported jobrunner run before.
     """
@@ -111,7 +111,7 @@ class Client:
 
     def queue(self, name: str) -> "Queue":
         """The queue of that name. Raises InvalidName."""
-        from jobrunner.client.queue import Queue  # here and below: a program that only enqueues jobs needs none of it
+        from jobrunner.client.queue import Queue  # here and below: programs that only enqueue jobs do not need it
 
         limits = self.settings.payload_limit, self.settings.result_limit
         ref = QueueRef(self._keys, self._encryption, name, *limits, routes=self._routes)
@@ -150,19 +150,20 @@ class Client:
         return run_operation(self._broker, read_periodics(self._keys))
 
     def enable_periodic(self, name: str) -> None:
-        """Has the ticks of a periodic job fire again. Those that passed are not made up for. Raises UnknownJob."""
+        """Has the ticks of a periodic job fire again. Missed ticks are not made up for. Raises UnknownJob."""
         from jobrunner.client.periodic_state import switch
 
         run_operation(self._broker, switch(self._keys, name, enabled=True))
 
     def disable_periodic(self, name: str) -> None:
-        """Has the ticks of a periodic job pass by, whatever workers publish, until it is enabled. Raises UnknownJob."""
+        """Has the ticks of a periodic job not fire, whatever workers publish, until it is enabled. Raises
+        UnknownJob."""
         from jobrunner.client.periodic_state import switch
 
         run_operation(self._broker, switch(self._keys, name, enabled=False))
 
     def stats(self) -> "dict[str, QueueCounts]":
-        """Counts and totals of every queue, by name; one round trip for all of them."""
+        """Counts and totals of every queue, by name; one round trip for all queues."""
         from jobrunner.client.records import read_stats
 
         return run_operation(self._broker, read_stats(self._keys))
@@ -172,7 +173,7 @@ class Client:
         return run_operation(self._broker, self._redaction.now(self._keys))
 
     def hide(self, names: Iterable[str]) -> None:
-        """Hides parameters with these names wherever this client is asked. Raises InvalidOption."""
+        """Hides parameters with these names in everything rendered through this client. Raises InvalidOption."""
         self._redaction.add(names)
 
     def redact(self, *names: str) -> None:
@@ -183,7 +184,8 @@ class Client:
             self._broker.run(add_redacted_names(self._keys, names))
 
     def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
-        """Sends one task; waits so long for room in a full queue. The same id again leaves the first task as it was."""
+        """Sends one task; `wait` is the time to wait for room in a full queue. A repeated id leaves the first task as
+        is."""
         if unknown:  # checked here, as every enqueue would pay for the frame of `checks_options`
             check_options(unknown, ("task", "wait"), "option of Client.enqueue()")
         try:
@@ -202,12 +204,12 @@ class Client:
             return self._send(outgoing, is_new)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
-        """Sends tasks in batches of up to 1 000 and 1 MiB, one round trip each; handles in the order given.
+        """Sends tasks in batches of up to 1 000 and 1 MiB, one round trip each; returns handles in the same order.
 
-        Each batch is all or nothing, but for unique tasks, which are added one by one. Nothing is sent when a payload
-        of the first 1 000 is too large. DuplicateTask is raised after the batch it is in was sent. With `wait` each
-        batch waits so long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull. The
-        error of a later batch says how many tasks were added before it.
+        Each batch is all or nothing, except unique tasks, which are added one by one. Nothing is sent when a payload of
+        the first 1 000 is too large. DuplicateTask is raised after its batch was sent. With `wait` each batch waits
+        that long for room in full queues, and is all or nothing for each queue alone. Raises QueueFull. The error of a
+        later batch says how many tasks were added before it.
         """
         handles: list[TaskHandle[Any]] = []
         with BatchedCall() as call:
@@ -231,7 +233,7 @@ class Client:
     def _write(
         self, tasks: Sequence[Task], wait: Duration, registered: bool | JobrunnerError
     ) -> tuple[Sequence[Placed | tuple[str, None]], str]:
-        """Sends a batch. Returns (id, whether it was added) for each task, and the durability that was reached."""
+        """Sends a batch. Returns (id, whether the task was added) for each task, and the durability reached."""
         limit, routes, is_new = self.settings.payload_limit, self._routes, registered is True
         send = enqueueing(self._keys, self._encryption, tasks, limit, wait, routes, just_registered=is_new)
         with NotedOutcome(tasks, routes):
@@ -257,13 +259,14 @@ _open_clients: set[Client] = set()
 
 
 def close_clients() -> None:
-    """Closes every client that is open, as the program ends; an error of one keeps no other open."""
+    """Closes every open client at the end of the program; an error of one client leaves no other open."""
     with ExitStack() as ends:
         for client in _open_clients.copy():
             ends.callback(client.close)
 
 
-# Not for each client as it is made: a handler that was registered before would run after it, and its tasks be lost.
+# Registered at import, not per client: handlers run in reverse order, and a program's earlier handler could still
+# enqueue.
 atexit.register(close_clients)
 
 B_co = TypeVar("B_co", covariant=True)

@@ -35,7 +35,7 @@ def configure(
 
 
 def use(client: Client) -> Client:
-    """Makes `client` the one of this process; the one before is closed. Changes nothing while another is pinned."""
+    """Makes `client` the client of this process and closes the previous client. No effect while another is pinned."""
     with _lock:
         if _pins:
             return client
@@ -49,14 +49,14 @@ def use(client: Client) -> Client:
 
 
 def on_use(listener: "Callable[[], None]") -> None:
-    """Has `listener` called whenever a client becomes that of this process. Added twice, it is called once."""
+    """Has `listener` called whenever the client of this process is set. A listener added twice is called once."""
     if listener not in _listeners:
         _listeners.append(listener)
 
 
 @contextmanager
 def within(client: Client) -> Iterator[None]:
-    """Makes `client` the current one in this context only: a worker's jobs enqueue where the worker takes from."""
+    """Makes `client` the current client in this context only: a worker's jobs enqueue through the worker's client."""
     before = _here.set(client)
     try:
         yield
@@ -66,9 +66,9 @@ def within(client: Client) -> Iterator[None]:
 
 @contextmanager
 def pinned(client: Client, twin: "AsyncClient | None" = None) -> Iterator[None]:
-    """Makes `client` the one of this process until the block ends, whatever an application configures meanwhile.
+    """Makes `client` the client of this process until the block ends, whatever an application configures meanwhile.
 
-    For tests: restores the previous client afterwards. `twin` is its asyncio client, of any event loop.
+    For tests: restores the previous client afterwards. `twin` is the asyncio client to use with it in any event loop.
     """
     with _lock:
         _pins.append((client, twin))
@@ -80,7 +80,7 @@ def pinned(client: Client, twin: "AsyncClient | None" = None) -> Iterator[None]:
 
 
 def current_client() -> Client:
-    """The client of the worker whose job this is, else of this process; made with default settings at the first use."""
+    """In a job the client of its worker, else the client of this process, made with default settings at first use."""
     if (client := _here.get(None)) is not None:
         return client
     if not _pins and (client := _state.get("client")) is not None:
@@ -94,12 +94,12 @@ def current_client() -> Client:
 
 
 def pinned_twin(client: Client) -> "AsyncClient | None":
-    """The asyncio client that was pinned with this one."""
+    """The asyncio client that was pinned with `client`."""
     return next((twin for pin, twin in reversed(_pins) if pin is client and twin is not None), None)
 
 
 def configured_client() -> Client | None:
-    """The client of this process when there is one, pinned clients left out; makes none."""
+    """The client of this context, else of this process, ignoring pinned clients; None when none is configured."""
     return _here.get(None) or _state.get("client")
 
 

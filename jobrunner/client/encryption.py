@@ -1,7 +1,7 @@
-"""The one place where the tasks of a client are encrypted or signed before a call, and its records decrypted after it.
+"""Encrypts or signs the tasks of a client before a call, and decrypts its records after it; no other module does.
 
-The broker knows nothing of encryption: calls take tasks and results as they are stored, and return what is stored.
-`encryption` is that of the client, None without keys.
+The broker knows nothing of encryption: calls take and return tasks and results in their stored form. `encryption` is
+the client's, None without keys.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,8 +62,8 @@ def encrypted_task(
 ) -> Task:
     """The task as it is stored in the queue of `keys`.
 
-    `owner_id` is the id of the task that gets the payload when that is another one: a unique task that this one
-    replaces. `after` describes the results that a step of a flow receives (see flow_results.py).
+    `owner_id` is the id of the task that gets the payload when that is another task: the unique task whose payload this
+    task replaces. `after` describes the results that a step of a flow receives (see flow_results.py).
     """
     if encryption is None:
         return task
@@ -73,7 +73,7 @@ def encrypted_task(
 
 
 def encrypted_tasks(encryption: PayloadEncryption, keys: QueueKeys, tasks: Sequence[Task]) -> list[Task]:
-    """The tasks as they are stored in the queue of `keys`; large payloads are in the store of the client then. Raises
+    """The tasks as they are stored in the queue of `keys`; writes large payloads to the client's payload store. Raises
     PayloadStoreUnavailable."""
     if not isinstance(encryption, StoredPayloads):
         return [encrypted_task(encryption, keys, task) for task in tasks]
@@ -87,7 +87,7 @@ def _context_of(keys: QueueKeys, task: Task, owner_id: str | None = None) -> Enc
 
 
 def _as_stored(task: Task, payload: bytes, encoding: str) -> Task:
-    """The same task where it is stored as it is."""
+    """The task with this stored payload; the same object when nothing changed."""
     is_plain = payload is task.payload and encoding == task.encoding
     return task if is_plain else structs.replace(task, payload=payload, encoding=encoding)
 
@@ -125,8 +125,8 @@ def decrypted_payload(encryption: PayloadEncryption | None, keys: QueueKeys, att
 def plain_payload(
     encryption: PayloadEncryption | None, keys: QueueKeys, attempt: Attempt
 ) -> tuple[bytes | None, bytes | None]:
-    """(payload, encoding) of an attempt, as `decrypted_payload`; those of the attempt itself where it has neither
-    keys nor encoding. Raises EncryptionError."""
+    """(payload, encoding) of an attempt, as `decrypted_payload`; the attempt's own without keys and without an
+    encoding. Raises EncryptionError."""
     if encryption is None and not attempt.encoding:
         return attempt.payload, attempt.encoding
     return decrypted_payload(encryption, keys, attempt)[:2]
@@ -135,9 +135,9 @@ def plain_payload(
 def decrypted_record(
     encryption: PayloadEncryption | None, record: "TaskRecord", *, fetches: bool = True
 ) -> "TaskRecord":
-    """The record of a task with its payload and result decrypted, if they can be; else `unread` is the error.
+    """The record of a task with its payload and result decrypted where possible; else `unread` is the error.
 
-    It is for reading and not for running, so a payload may be in any queue of its pipeline (`anywhere`). Without
+    The record is for reading, not for running, so a payload may be in any queue of its pipeline (`anywhere`). Without
     `fetches` a payload in a store is not read: the record has its reference.
     """
     result = record.result or b""
@@ -154,7 +154,7 @@ def decrypted_record(
             payload = decrypt_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
             found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
             after = payload.after or b""
-        except PayloadStoreError as error:  # says nothing of the result, which is on the server
+        except PayloadStoreError as error:  # does not concern the result, which is on the server
             unread = error
         if result:
             result_of = EncryptionContext(record.id, record.type, record.tag, then=then)

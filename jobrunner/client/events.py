@@ -23,7 +23,7 @@ _ID = re.compile(r"[0-9]{1,18}(-[0-9]{1,18})?")
 
 
 def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) -> Iterator[Event]:
-    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id."""
+    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for an `after` that is no id."""
     last = _checked(after)
     while found := broker.run(calls.after(keys, last, count=_AT_ONCE)):
         yield from found
@@ -31,7 +31,7 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
     while follow:
         try:
             found = broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
-        except (OutcomeUnknown, ServerUnavailable):  # the wait was cut: to ask again tells whether the server is there
+        except (OutcomeUnknown, ServerUnavailable):  # the connection broke: the next read raises if the server is away
             found = broker.run(calls.after(keys, last, count=_AT_ONCE))
         yield from found
         last = found[-1].id if found else last
@@ -40,11 +40,12 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
 async def read_events_async(
     broker: "AsyncBroker", keys: Keys, after: str | None, *, follow: bool
 ) -> AsyncIterator[Event]:
-    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for what is no id.
+    """Yields events, oldest first; with `follow` for ever. Raises InvalidOption for an `after` that is no id.
 
-    They are awaited on a connection of their own, which ends with the iteration: other calls need the few of `broker`.
+    It waits on a connection of its own, which ends with the iteration: other calls need the few connections of
+    `broker`.
     """
-    from jobrunner.broker.async_listener import AsyncBlockingConnection  # threads need none of it
+    from jobrunner.broker.async_listener import AsyncBlockingConnection  # programs with threads do not need it
 
     last = _checked(after)
     while found := await broker.run(calls.after(keys, last, count=_AT_ONCE)):
@@ -71,7 +72,7 @@ async def _awaited_async(
     waiting = calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS)
     try:
         return interpret(waiting, await listener.reply(pack_calls([waiting], b""), _WAIT_MS / 1000))
-    except ServerUnavailable:  # the wait was cut: to ask again tells whether the server is there
+    except ServerUnavailable:  # the connection broke: the next read raises if the server is away
         await asyncio.sleep(AFTER_BROKEN_S)
         return await broker.run(calls.after(keys, last, count=_AT_ONCE))
 

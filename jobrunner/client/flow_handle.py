@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @checks_methods
 class FlowHandle:
-    """A flow that was sent. `tasks` are handles on the tasks that were there from the start."""
+    """A flow that was sent. `tasks` are handles on the tasks that could begin at once."""
 
     def __init__(self, client: Client, flow: Flow) -> None:
         self.id = flow.id
@@ -41,14 +41,16 @@ class FlowHandle:
         return f"FlowHandle({self.id!r})"
 
     def progress(self) -> FlowProgress:
-        """How its tasks ended so far. Raises TaskGone when it is forgotten: a `ttl` after its last task ended."""
+        """How the flow's tasks ended so far. Raises TaskGone when the flow is forgotten: a `ttl` after its last task
+        ended."""
         return run_operation(self._broker, operations.progress(self._flow, self._keys))
 
     def result(self, timeout: Duration | None = None) -> Any:
         """Waits for the result of the last step, for a group for the list of results, and returns it.
 
-        Raises TaskFailed or TaskCancelled when one of these died, was cancelled or cannot begin any more; a step behind
-        a group cannot when one of the group failed so and all of it have ended. Raises TaskTimeout, TaskGone.
+        Raises TaskFailed or TaskCancelled when one of these steps died, was cancelled or cannot begin any more: a step
+        after a group cannot begin when a task of the group died or was cancelled and all its tasks have ended. Raises
+        TaskTimeout, TaskGone.
         """
         return run_operation(
             self._broker, operations.wait_for_result(self._flow, self._keys, self._encryption, timeout)
@@ -57,7 +59,7 @@ class FlowHandle:
     def cancel(self) -> bool:
         """Starts no further step and cancels those that started; a running step is asked to stop.
 
-        Dead steps stay dead, with their errors. Callbacks stay: `on_complete` still comes. Returns False when nothing
+        Dead steps stay dead, with their errors. Callbacks stay: `on_complete` still runs. Returns False when no step
         was left to stop.
         """
         return run_operation(self._broker, operations.cancel(self._flow, self._keys))
@@ -102,8 +104,8 @@ class AsyncFlowHandle:
 
 def send(client: Client, flow: Flow) -> FlowHandle:
     """Sends a flow. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable and
-    ServerRefused, and then no part of it goes on."""
-    take = getattr(client, "take_flow", None)  # of a client without a server (jobrunner.testing)
+    ServerRefused, after which no step of it begins."""
+    take = getattr(client, "take_flow", None)  # a method of a client without a server (jobrunner.testing)
     if take is not None:
         return take(flow)  # type: ignore[no-any-return]
     handle = FlowHandle(client, flow)
@@ -115,7 +117,7 @@ def send(client: Client, flow: Flow) -> FlowHandle:
 
 
 async def send_async(client: "AsyncClient", flow: Flow) -> AsyncFlowHandle:
-    """The same for asyncio. Cancelled midway, it takes back what was sent before the cancellation goes on."""
+    """`send` for asyncio. When it is cancelled midway, it takes back the tasks sent so far before it ends."""
     take = getattr(client, "take_flow", None)
     if take is not None:
         return await take(flow)  # type: ignore[no-any-return]
@@ -127,14 +129,14 @@ async def send_async(client: "AsyncClient", flow: Flow) -> AsyncFlowHandle:
 
 
 async def _send_or_take_back(client: "AsyncClient", flow: Flow) -> None:
-    import asyncio  # a program of threads needs none of it
+    import asyncio  # a program with threads does not need it
 
     broker, keys, state = broker_of(client), keys_of(client), operations.Sending()
     steps = operations.send(flow, keys, encryption_of(client), client.settings.payload_limit, state)
     sent = asyncio.ensure_future(run_operation_async(broker, steps))
 
     async def taken_back() -> None:
-        # The batch under way comes to its end first: on a connection that was given up it could arrive later than this.
+        # The batch under way ends first: on an abandoned connection it could arrive after this.
         with suppress(JobrunnerError):
             await sent
         with suppress(ServerError):

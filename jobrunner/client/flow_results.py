@@ -1,9 +1,9 @@
-"""Results that a flow hands on to a step, and the proof that an encrypted or signed step gets those of its flow.
+"""Results that a flow passes on to a step, and the proof that an encrypted or signed step gets its own flow's results.
 
-The server puts results together without a key, so whoever can write to it can put any others in their place. An
+The server collects results without a key, so a user with write access to it could replace them by any others. An
 encrypted or signed result therefore names the joins that its task reports its end to, and its number there. The header
-of the next step's payload names the join where its results arrive, how many they are, and which of them are lists that
-a join in between put together (`ResultSource`). The client that sent the flow fixed both.
+of the next step's payload names the join where its results arrive, their number, and which of them are lists collected
+by a join in between (`ResultSource`). The client that sent the flow fixed both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from jobrunner.join import AS_BROUGHT, NO_RESULTS, Join, Rule, read_onward
 
 
 class ResultSource(msgspec.Struct, array_like=True, omit_defaults=True):
-    """Where `total` results arrive: at one join. `groups`: members that are joins themselves and bring a list."""
+    """The join where `total` results arrive. `groups`: members that are joins themselves and contribute a list."""
 
     join: str
     total: int
@@ -37,7 +37,7 @@ _read = msgspec.msgpack.Decoder(_After).decode
 
 
 def sources(joins: Iterable[Join]) -> dict[str, bytes]:
-    """For each of these joins that has a task, by id: the result metadata that the header of its payload has."""
+    """The result metadata for the header of each join's task, by id of the join; joins without a task have none."""
     joins = list(joins)
     groups: dict[str, dict[int, Join]] = {}
     for one in joins:
@@ -58,13 +58,13 @@ def sources(joins: Iterable[Join]) -> dict[str, bytes]:
 
 
 def needs_proof(after: bytes | None) -> bool:
-    """Whether the step may only run when all before it succeeded: then their results are the proof that they did."""
+    """Whether the step may only run after all steps before it succeeded: then their results prove that they did."""
     return bool(after) and _read(after or b"").rule == "success"
 
 
 def receive(broker: Broker, keys: QueueKeys, task_id: str) -> tuple[bytes, bytes] | None:
-    """Results and outcomes that a flow gave a task, JSON arrays, empty for none; None when the task is gone. Those of
-    very many steps are read part by part, as others wait for the server meanwhile. Raises ServerError."""
+    """The results and outcomes that a flow passed to a task, JSON arrays, empty for none; None when the task is gone.
+    Results of very many steps are read in parts, as one long read would block the server. Raises ServerError."""
     found = broker.run(flows.received(keys, task_id))
     if found is None or not found[2]:
         return found and found[:2]
@@ -86,7 +86,7 @@ def decrypted_results(
     encryption: PayloadEncryption | None, results: bytes, outcomes: bytes, after: bytes | None
 ) -> list[Any]:
     """The results that a flow passed to a task, decrypted. `after`: their metadata in the decrypted payload; None for a
-    plain payload, which says nothing of its flow. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
+    plain payload, which has no metadata. Raises EncryptionKeyMissing, DecryptionFailed, NotEncrypted."""
     if after is None:
         return _unproved(encryption, msgspec.Raw(results)) if results else []
     if not after:
@@ -128,7 +128,7 @@ def _parts(raw: bytes) -> list[bytes]:
 
 
 def _unproved(encryption: PayloadEncryption | None, raw: msgspec.Raw) -> Any:
-    """A group brings an array of results, so arrays are searched; encrypted or signed values are not."""
+    """Decodes results without proof. A group contributes an array, so arrays are searched for encrypted results."""
     text = bytes(raw)
     if text.startswith(b"["):
         return [_unproved(encryption, one) for one in msgspec.json.decode(text, type=list[msgspec.Raw])]

@@ -1,4 +1,4 @@
-"""An item: payload, headers, options; and the errors for the replies to a report."""
+"""Items with their payload, headers and options, and the errors for refused reports."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -26,9 +26,9 @@ _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class _ItemMeta(msgspec.StructMeta):
-    """Unknown options are our error, which names the nearest one."""
+    """Raises UnknownOption for unknown options, which names the nearest known option."""
 
-    if not TYPE_CHECKING:  # a type checker would take its signature for that of Item
+    if not TYPE_CHECKING:  # a type checker would take its signature for Item's
 
         def __call__(cls, *args, **options):  # noqa: N805
             try:
@@ -114,8 +114,8 @@ def write_payload(payload: Any, limit: int) -> tuple[bytes, str]:
 
 
 def check_verdict(word: str, task_id: str, *, to: str = "", max_hops: int = 0) -> str:
-    """Returns what a report was answered. Raises NotReserved or LeaseLost for one that came too late, TargetFull and
-    TooManyHops for a move to the queue `to` that cannot be, ReportUnknown for one whose first reply was lost."""
+    """Returns the verdict on a report. Raises NotReserved or LeaseLost for a report that came too late, TargetFull and
+    TooManyHops for a refused move to the queue `to`, ReportUnknown for a report whose first reply was lost."""
     if word == "unknown":
         raise ReportUnknown(_lost_reply(task_id))
     if word == "not_reserved":
@@ -131,7 +131,7 @@ def check_verdict(word: str, task_id: str, *, to: str = "", max_hops: int = 0) -
 
 
 def check_known(word: str, task_id: str) -> None:
-    """Raises OutcomeUnknown for the answer to a call that was sent again and may have been applied the first time."""
+    """Raises OutcomeUnknown when the call was sent again and may have been applied the first time."""
     if word == "unknown":
         raise OutcomeUnknown(_lost_reply(task_id))
 
@@ -149,10 +149,10 @@ def read_payload(raw: bytes | None, encoding: bytes | None) -> Any:
 
 
 def read_headers(raw: bytes | None) -> dict[str, str]:
-    """Headers of a task; damaged ones read as none."""
+    """Headers of a task; damaged headers read as none."""
     try:
         return _decode_headers(raw) if raw else {}
-    except ValueError:  # those of msgspec are ValueErrors, and so are bytes that are not UTF-8
+    except ValueError:  # msgspec's errors are ValueErrors, and so are those for bytes that are not UTF-8
         return {}
 
 
@@ -170,7 +170,7 @@ def write_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def check_partition(partition: object) -> str | None:
-    """Returns what limits per partition may go by. Raises InvalidOption."""
+    """Returns a valid partition key. Raises InvalidOption."""
     if partition is None or (isinstance(partition, str) and 1 <= len(partition) <= LONGEST_KEY and _is_utf8(partition)):
         return partition
     raise InvalidOption(

@@ -1,4 +1,4 @@
-"""Items as a program reads them: one that `pop` took out of the queue, and the record of one that is still stored."""
+"""Items as a program reads them: popped items, and the records of items that are still stored."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,17 +16,17 @@ class Popped:
     id: str
     headers: dict[str, str]
     stored: bytes = field(repr=False)
-    """The payload as the server had it: there is no other copy of it."""
+    """The payload in its stored form; there is no other copy of it."""
     _found: Any
     attempts: int = 1
-    """As of a lease: 1 when it was never handed out before."""
+    """As in a lease: 1 for an item that was never handed out before."""
     retry_count: int = 0
-    """How often it was handed out before and came back: failures, and leases that ended without a report."""
+    """How often the item was handed out before and came back: failures, and leases that ended without a report."""
 
     @property
     def payload(self) -> Any:
-        """The pushed payload. Raises ValueError for a damaged JSON payload, EncryptionError for an encrypted or signed
-        one that cannot be decrypted, PayloadStoreError for one that the payload store does not give."""
+        """The pushed payload. Raises ValueError for a damaged JSON payload, EncryptionError for a payload that cannot
+        be decrypted or verified, PayloadStoreError for a payload that cannot be read from the payload store."""
         if isinstance(self._found, EncryptionError | PayloadStoreError | ValueError):
             raise self._found
         return self._found
@@ -34,10 +34,10 @@ class Popped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRecord(TaskRecord):
-    """An item as it stood when it was read. `payload` and `result` are what was pushed and what it was committed with;
-    of a task of a job, as with a lease, `payload` is the JSON of its parameters.
+    """An item at the time of the read. `payload` is the pushed value, and `result` the value of the commit; for a task
+    of a job, as with a lease, `payload` is the JSON of its parameters.
 
-    What cannot be decrypted or read stands there as it is stored, and `unread` says why.
+    Values that cannot be decrypted or read are in their stored form, and `unread` is the error.
     """
 
     payload: Any = field(repr=False)

@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
 @checks_methods
 class Lease(ReservedItem):
-    """A reserved item. Its reports raise NotReserved or LeaseLost when the lease is over; False means it is gone."""
+    """A reserved item. Reports raise NotReserved or LeaseLost after the lease ended; False means that the item is
+    gone."""
 
     def __init__(self, broker: Broker, line: QueueRef, attempt: Attempt) -> None:
         super().__init__(attempt, line)
         self._broker = broker
 
     def commit(self, result: Any = None) -> bool:
-        """Done: the item leaves the queue. False when it is already gone."""
+        """Reports success: the item leaves the queue. False when it is already gone."""
         return run_operation(self._broker, lease_operations.commit(self._line, self, result))
 
     def rollback(self, delay: Duration | None = None, error: str = "") -> bool:
-        """Failed: tried again after `delay` (None: the queue's backoff), or dead when its attempts are spent."""
+        """Reports a failure: retried after `delay` (None: the queue's backoff), or dead when its attempts are spent."""
         return run_operation(self._broker, lease_operations.rollback(self._line, self, delay, error))
 
     def release(self) -> bool:
-        """Back to its place in line; the attempt is not spent."""
+        """Puts the item back to its place in line; the attempt is not spent."""
         return run_operation(self._broker, lease_operations.release(self._line, self))
 
     def extend(self) -> bool:
-        """Renews the lease for its keepalive from now; `deadline` tells the new end."""
+        """Renews the lease for its keepalive from now; `deadline` is the new end."""
         return run_operation(self._broker, lease_operations.extend(self._line, self))
 
     def move(
@@ -52,10 +53,11 @@ class Lease(ReservedItem):
         priority: int | None = None,
         max_hops: int = 0,
     ) -> bool:
-        """Into another queue of the same pipeline in one step, with a new payload when one is given.
+        """Moves the item into another queue of the same pipeline in one step, with a new payload if `payload` is
+        passed.
 
-        A pipeline that was published (it is, when a program uses it) refuses a queue that it does not have, unless
-        something was pushed there: PipelineError names the nearest.
+        A pipeline is published when a program uses it. A published pipeline refuses a queue that it does not have,
+        unless an item was pushed there: PipelineError names the nearest queue.
         """
         steps = lease_operations.move(self._line, self, queue, payload, headers, delay, priority, max_hops)
         return run_operation(self._broker, steps)
@@ -63,7 +65,7 @@ class Lease(ReservedItem):
 
 @checks_methods
 class AsyncLease(ReservedItem):
-    """A reserved item, for asyncio. A report that is cancelled while it is on its way was applied or it was not."""
+    """A reserved item, for asyncio. A report that is cancelled on its way may have been applied."""
 
     def __init__(self, broker: "AsyncBroker", line: QueueRef, attempt: Attempt) -> None:
         super().__init__(attempt, line)

@@ -1,5 +1,5 @@
 """The asyncio clients of this process, which `aenqueue()` uses: one for each event loop and settings of the current
-client. They end with their loop."""
+client. A client ends with its loop."""
 
 import threading
 from collections import Counter
@@ -28,7 +28,7 @@ _of_loops: "dict[asyncio.AbstractEventLoop, list[_OfLoop]]" = {}
 _blocks: "Counter[asyncio.AbstractEventLoop]" = Counter()
 """How many blocks of `async_client` are open in an event loop."""
 _MOST_OF_A_LOOP = 8
-"""Clients with settings of their own: each test of a session configures another prefix, say."""
+"""The most clients of one loop: for example, each test of a session may configure another prefix."""
 
 
 def current_async_client() -> "AsyncClient":
@@ -53,10 +53,10 @@ def current_async_client() -> "AsyncClient":
 
 def _enter(loop: "asyncio.AbstractEventLoop", client: "AsyncClient") -> None:
     """Has the client of a loop end with the loop: a program that makes a loop for each call, as `asyncio.run` and
-    Django's `async_to_sync` do, would run out of connections.
+    Django's `async_to_sync` do, would otherwise run out of connections.
 
-    A loop ends the generators that were begun in it before it is closed (shutdown_asyncgens), and one that nobody
-    refers to any more. Loops that were closed without that are forgotten here.
+    Before a loop is closed it ends the generators that were begun in it (shutdown_asyncgens); it also ends a generator
+    without references. Loops that were closed without that are forgotten here.
     """
     closing = _until_loop_ends(client)
     with suppress(StopIteration):  # how a step of a coroutine returns; this one runs to the `yield`
@@ -95,7 +95,7 @@ async def async_client() -> "AsyncIterator[AsyncClient]":
     import asyncio
 
     client, loop = current_async_client(), asyncio.get_running_loop()
-    mine = list(_of_loops.get(loop, ()))  # which is not closed before, however many others come
+    mine = list(_of_loops.get(loop, ()))  # kept until this block ends, however many clients of the loop come
     with _lock:
         _blocks[loop] += 1
     try:

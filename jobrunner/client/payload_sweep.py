@@ -1,7 +1,7 @@
 """Deletes objects of a payload store that no task refers to any more.
 
-The scripts that end tasks know nothing of stores, and many a task ends by expiry: so an object is judged by the hash of
-its task, which its key names. Invariant: an object is deleted only when that hash is gone or has another reference.
+The scripts that end tasks know nothing of stores, and many tasks end by expiry. So the sweep checks the hash of the
+task that the object's key names. Invariant: an object is deleted only when that hash is gone or has another reference.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,8 @@ from jobrunner.payload_store.store import PayloadStore
 from jobrunner.payload_store.stored_payloads import StoredPayloads
 
 GRACE_S = 86_400.0
-"""An object this young may be that of an enqueue that is still on its way: that waits for room in a full queue."""
+"""A younger object may belong to an enqueue that is still under way, such as one that waits for room in a full
+queue."""
 _AT_ONCE = 100
 """A store may take a tenth of a second to delete an object."""
 _log = SafeLogger("jobrunner.client")
@@ -28,8 +29,8 @@ _log = SafeLogger("jobrunner.client")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """Counts of objects: all, those younger than the grace, those that tasks refer to, the unused rest, and how many of
-    these cannot be deleted."""
+    """Counts of objects: all, objects younger than the grace, used objects, unused objects, and the unused objects that
+    could not be deleted."""
 
     objects: int
     young: int
@@ -51,8 +52,8 @@ def store_of(encryption: PayloadEncryption | None) -> PayloadStore:
 def sweeping(
     broker: Broker, keys: Keys, store: PayloadStore, *, grace_s: float = GRACE_S, deletes: bool = True
 ) -> Iterator[SweepResult]:
-    """Looks at every object of the prefix, and deletes the unused ones that are older than `grace_s`, in steps of some
-    seconds, however large the store: each yields the counts so far, the last one those of the whole sweep. Raises
+    """Checks every object of the prefix, and deletes unused objects older than `grace_s`. It yields the counts so far
+    every few seconds, however large the store, and at last the counts of the whole sweep. Raises
     PayloadStoreUnavailable, ServerError."""
     found = NOTHING_SWEPT
     left: dict[str, str] = {}
@@ -76,8 +77,8 @@ def sweeping(
 
 
 def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[str]:
-    """Those of these objects that their tasks do not refer to. Where the server does not say, as for a damaged task or
-    with a node that is away, they count as used. Raises ServerError when it is away as a whole."""
+    """The objects that their tasks do not refer to. An object counts as used when that is unknown, as for a damaged
+    task or with a node that is away. Raises ServerError when the whole server is away."""
     by_tag: dict[str, list[tuple[str, str]]] = {}
     for key in objects:
         if (owner := owned(key)) is not None:
@@ -94,7 +95,7 @@ def unused_objects(broker: Broker, keys: Keys, objects: Sequence[str]) -> list[s
 
 
 def _unused_of(broker: Broker, queue: QueueKeys, some: Sequence[tuple[str, str]]) -> list[str]:
-    if not broker.run(tasks.how_many_exist(queue, [task_id for _, task_id in some])):  # as usual: one command then
+    if not broker.run(tasks.how_many_exist(queue, [task_id for _, task_id in some])):  # usually one command is enough
         return [key for key, _ in some]
     found = broker.run_many([tasks.stored_payload(queue, task_id) for _, task_id in some])
     pairs = zip(some, found, strict=True)

@@ -1,4 +1,4 @@
-"""Changes of the state of a periodic job, but for its ticks, which the leader fires."""
+"""Changes of a periodic job's state, except its ticks, which the leader fires."""
 
 from jobrunner.broker.call import whole
 from jobrunner.broker.calls import events
@@ -12,7 +12,7 @@ from jobrunner.periodic import PeriodicDefinition
 
 
 def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
-    """Has the ticks of a periodic job fire, or pass by. Raises UnknownJob."""
+    """Enables or disables the ticks of a periodic job. Raises UnknownJob."""
     job = yield from published(keys, name)
     yield from bring_state(keys, job.name, job.queue)
     if enabled:
@@ -25,8 +25,8 @@ def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
 
 
 def bring_state(keys: Keys, name: str, queue: str) -> Operation[None]:
-    """Moves the state of a periodic job, that it is disabled, its last tick and its counts, to its queue when a deploy
-    moved the job to another one. May be repeated from any point."""
+    """Moves the state of a periodic job (disabled, last tick, counts) to its new queue after a deploy moved the job.
+    May be repeated from any point."""
     before = yield from ask(leader_calls.periodic_queue(keys, name))
     if before == queue:
         return
@@ -37,22 +37,22 @@ def bring_state(keys: Keys, name: str, queue: str) -> Operation[None]:
 
 def _move_state(source: QueueKeys, target: QueueKeys, name: str) -> Operation[None]:
     moved, found = yield [leader_calls.periodic_state(one, name) for one in (source, target)]
-    if whole(found.get("last")) > whole(moved.get("last")):  # a leader of a version that did not move it ticked there
+    if whole(found.get("last")) > whole(moved.get("last")):  # a leader of an older version ticked there
         moved = {"disabled": moved["disabled"]} if "disabled" in moved else {}
-    elif moved and "disabled" in found and "disabled" not in moved:  # of an earlier time on that queue
+    elif moved and "disabled" in found and "disabled" not in moved:  # left from an earlier time on that queue
         yield [leader_calls.enable_periodic(target, name, enabled=True)]
-    moved.pop("task", None)  # of the other queue
+    moved.pop("task", None)  # the task is in the other queue
     if moved:
         yield [leader_calls.set_periodic_state(target, name, moved)]
     yield [leader_calls.delete_periodic_state(source, name)]
 
 
 def _pass_ticks(keys: Keys, job: PeriodicDefinition) -> Operation[None]:
-    """Ticks that passed while a job was disabled are not made up for, also when no leader ran to note them."""
+    """Skips the ticks that passed while a job was disabled, also when no leader ran to record them."""
     queue = keys.queue(job.queue)
     state, now_ms = yield [leader_calls.periodic_state(queue, job.name), server_time()]
     last = state.get("last", b"")
-    if "disabled" not in state or not 0 < whole(last) < now_ms:  # damage is no tick either
+    if "disabled" not in state or not 0 < whole(last) < now_ms:  # a damaged value is no tick
         return
     if passed := job.parsed().ticks_between(from_ms(whole(last)), from_ms(now_ms), 1):
         yield [leader_calls.anchor(

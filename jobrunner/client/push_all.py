@@ -1,4 +1,4 @@
-"""Pushes more than one call may hold: a slice after the other, of which the next is made while the server adds one."""
+"""Pushes any number of items in slices: the client encodes the next slice while the server adds the last one."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -24,7 +24,8 @@ def push_all(
     may_go_ahead: Callable[[Sequence[Task]], bool],
     push: Callable[[Sequence[Task]], object],
 ) -> int:
-    """Returns how many. Slices that may not go ahead are pushed by `push`, alone. Raises what a push raises."""
+    """Returns how many items were pushed. Slices that may not be pipelined are pushed alone, by `push`. Raises the
+    errors of a push."""
     pushed = 0
 
     def added(tasks: Sequence[Task], replies: Sequence[Any] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Queues as queues: push, reserve, report. For programs that want the queue and not the job class."""
+"""The bare queue: push, reserve, report. For programs that use a queue without job classes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 @checks_methods
 class Queue:
-    """One queue by name. Reading a queue that was never used finds it empty and creates nothing."""
+    """One queue by name. A queue that was never used reads as empty, and reading creates nothing."""
 
     def __new__(cls, broker: object = None, *_: object, **__: object) -> Self:
-        """Refuses what other systems make a queue of: a name, and a connection."""
+        """Refuses the arguments of other systems' queues: a name, and a connection."""
         if broker is None or isinstance(broker, str):
             raise queue_operations.not_made("Queue", "Client", broker)
         return super().__new__(cls)
@@ -59,16 +59,17 @@ class Queue:
 
         Options fill unset fields of an Item; an option that contradicts the Item raises InvalidOption.
 
-        An id that is there already, in whatever state (also dead, or kept as finished), is returned and its item left
-        as it was; with `on_clash="raise"` that raises DuplicateTask, and a callable is given a list of such ids. A full
-        queue raises QueueFull, with `wait` when there was no room for so long.
+        An id that exists already, in whatever state (also dead, or kept as finished), is returned, and its item stays
+        as it was; with `on_clash="raise"` that raises DuplicateTask, and a callable gets a list of such ids. A full
+        queue raises QueueFull, with `wait` after that time without room.
         """
         return self._enqueue(queue_operations.tasks_of(self._ref, [item_of(payload, options)]), wait, on_clash)[0]
 
     def push_many(self, payloads: Iterable[Any], *, wait: Duration = 0, on_clash: OnClash = "existing") -> list[str]:
-        """Adds payloads or `Item`s in order, all or none, and returns their ids; waits so long for room for all.
+        """Adds payloads or `Item`s in order, all or none, and returns their ids; `wait` is the time to wait for room
+        for all.
 
-        Items whose ids are there already are left as they were, as by `push`; `on_clash="raise"` adds none then.
+        Items whose ids exist already stay as they were, as by `push`; with `on_clash="raise"` none is added then.
         """
         return self._enqueue(queue_operations.tasks_of(self._ref, payloads), wait, on_clash)
 
@@ -82,10 +83,10 @@ class Queue:
     ) -> int:
         """Adds any number of payloads or `Item`s in order, also from a generator, and returns how many there were.
 
-        Up to 1 000 with up to 1 MiB go at a time, all or none, and while the server adds them, the next are taken from
-        `payloads`. `progress` is called after each time with how many are in by then. When some are refused, the error
-        is raised, and at most the thousand behind them is added as well; with `wait`, middleware or a `durability`
-        that confirms, none is. Items whose ids are there already: as by `push_many`, for each thousand.
+        Each slice has up to 1 000 items with up to 1 MiB, all or none; while the server adds a slice, the next is taken
+        from `payloads`. `progress` is called after each slice with the number of items added so far. A refused slice
+        raises its error, and at most the next slice is added as well; with `wait`, middleware or a `durability` that
+        confirms, no later slice is. Items whose ids exist already: as by `push_many`, for each slice.
         """
         from jobrunner.client.push_all import push_all  # most programs push less
 
@@ -105,11 +106,11 @@ class Queue:
     def reserve(
         self, n: int = 1, *, keepalive: Duration | None = None, wait: Duration = 0, committing: Iterable[Lease] = ()
     ) -> list[Lease]:
-        """Up to `n` items, at most 10 000, first in line, each under a lease; [] when empty or paused.
+        """Reserves up to `n` items, at most 10 000, first in line, each under a lease; [] when empty or paused.
 
-        With `wait` it waits so long for the first item, without asking the server again and again. The leases in
-        `committing` are committed in the same round trip; when one of them is refused it raises ReportsRefused, as
-        `commit_many` does, and nothing is reserved.
+        With `wait` it waits up to that time for the first item, without polling. The leases in `committing` are
+        committed in the same round trip; when one of them is refused it raises ReportsRefused, as `commit_many` does,
+        and nothing is reserved.
         """
         taken = self._run(shard_leases.reserve(self._ref, n, keepalive, wait, committing))
         return [Lease(self._broker, self._ref.shard(attempt.queue), attempt) for attempt in taken]
@@ -117,25 +118,25 @@ class Queue:
     def commit_many(self, leases: Iterable[Lease], results: Iterable[Any] | None = None) -> list[bool]:
         """Commits leases of this queue in one round trip; `results` has one result per lease.
 
-        Returns one bool per lease, False for an item that no longer exists. When some are refused (NotReserved,
-        LeaseLost) the others are carried out all the same, and ReportsRefused tells which: its `verdicts` has a bool
-        or an error for each lease.
+        Returns one bool per lease, False for an item that no longer exists. When some leases are refused (NotReserved,
+        LeaseLost) the others are committed all the same, and it raises ReportsRefused: its `verdicts` has a bool or an
+        error for each lease.
         """
         return self._run(shard_leases.commit_many(self._ref, leases, results))
 
     def rollback_many(self, leases: Iterable[Lease], delay: Duration | None = None, error: str = "") -> list[bool]:
         """Rolls leases of this queue back in one round trip, or two without `delay`: the backoff is read before.
 
-        Answers as `commit_many`.
+        Returns and raises as `commit_many`.
         """
         return self._run(shard_leases.rollback_many(self._ref, leases, delay, error))
 
     def release_many(self, leases: Iterable[Lease]) -> list[bool]:
-        """Puts items of this queue back to their places in one round trip. Answers as `commit_many`."""
+        """Puts items of this queue back to their places in one round trip. Returns and raises as `commit_many`."""
         return self._run(shard_leases.release_many(self._ref, leases))
 
     def extend_many(self, leases: Iterable[Lease]) -> list[bool]:
-        """Renews leases of this queue in one round trip. Answers as `commit_many`."""
+        """Renews leases of this queue in one round trip. Returns and raises as `commit_many`."""
         return self._run(shard_leases.extend_many(self._ref, leases))
 
     def move_many(
@@ -150,34 +151,34 @@ class Queue:
         max_hops: int = 0,
     ) -> list[bool]:
         """Moves leases of this queue into another one of the same pipeline in one round trip; `payloads` has one for
-        each lease, None leaves all as they are. Answers as `commit_many`.
+        each lease, None leaves all as they are. Returns and raises as `commit_many`.
 
-        `headers` are added to those of each item; `delay`, `priority` and `max_hops` are of all. A move is refused with
-        TargetFull or TooManyHops as well. Raises PipelineError as `Lease.move`, and nothing was moved then.
+        `headers` are added to each item's headers; `delay`, `priority` and `max_hops` hold for all. A move may also be
+        refused with TargetFull or TooManyHops. Raises PipelineError as `Lease.move`, before anything is moved.
         """
         steps = shard_leases.move_many(self._ref, leases, queue, payloads, headers, delay, priority, max_hops)
         return self._run(steps)
 
     def pop(self, n: int = 1) -> list[Popped]:
-        """Takes up to `n` items out for good: at most once, a crash after it loses them.
+        """Takes up to `n` items out of the queue for good: delivery is at most once, and a crash afterwards loses them.
 
-        Their `attempts` is 1 when they were never handed out before.
+        `attempts` is 1 for an item that was never handed out before.
         """
         return self._run(shard_leases.pop(self._ref, n))
 
     def delete(self, task_id: str | msgspec.UnsetType = msgspec.UNSET, *, force: bool = False) -> bool:
-        """Acknowledges a reserved item by id alone. False when there is none; raises NotReserved without a lease: an
-        item that waits is removed with `client.task(id, queue=…).cancel()`.
+        """Acknowledges a reserved item by id alone. False when the item does not exist; raises NotReserved for an item
+        without a lease: `client.task(id, queue=…).cancel()` removes a waiting item.
 
-        Without an id it deletes the queue itself, with its settings and totals; False when there is none. Raises
-        QueueNotEmpty while it holds anything; with `force` all that it holds is deleted first, for good.
+        Without an id it deletes the queue itself, with its settings and totals; False when the queue does not exist.
+        Raises QueueNotEmpty while the queue holds anything; with `force` its items are deleted first, for good.
         """
         if isinstance(task_id, msgspec.UnsetType):
             return self._run(whole_queue.delete(self._ref, force=force))
         return self._run(whole_queue.delete_task(self._ref, task_id, force=force))
 
     def run_now(self, task_id: str) -> bool:
-        """Has a scheduled item wait from now on, behind all that wait, whatever it was scheduled for.
+        """Makes a scheduled item due now: it waits behind all waiting items.
 
         Returns False, and changes nothing, when the item is waiting, pending, dead or finished. Raises TaskGone when
         the queue has no such item, InvalidName.
@@ -193,7 +194,7 @@ class Queue:
         return self._run(whole_queue.totals(self._ref))
 
     def pause(self, for_: Duration | None = None) -> None:
-        """Hands nothing out until `resume`, or `for_` so long; pushing and reporting go on."""
+        """Hands nothing out until `resume`, or for the time `for_`; pushing and reporting go on."""
         self._run(whole_queue.pause(self._ref, for_))
 
     def resume(self) -> None:
@@ -205,10 +206,11 @@ class Queue:
         return self._run(queue_operations.is_paused(self._ref))
 
     def configure(self, **options: Unpack[SettingKeywords]) -> None:
-        """Changes the settings named, leaves the others; None brings back the default.
+        """Changes the named settings and leaves the others; None restores the default.
 
-        Options are the fields of QueueSettings. A setting that is declared (`jobrunner.queue`) counts as changed by
-        hand from then on: it is kept until it is declared anew. Raises UnknownOption, InvalidOption, InvalidName.
+        Options are the fields of QueueSettings. A declared setting (`jobrunner.queue`) counts as changed by hand from
+        then on: the change is kept until the setting is declared anew. Raises UnknownOption, InvalidOption,
+        InvalidName.
         """
         self._run(partitions.configure(self._ref, options))
 
@@ -217,7 +219,7 @@ class Queue:
         return self._run(partitions.settings_of(self._ref))
 
     def origins(self) -> dict[str, SettingOrigin]:
-        """Where the settings come from that are declared, or were changed by hand, by the name of the setting."""
+        """The origins of the settings that are declared or were changed by hand, by name of the setting."""
         return self._run(queue_operations.origins(self._ref))
 
     def ids(self, state: str, *, limit: int = 100, start: int = 0) -> list[str]:
@@ -227,10 +229,10 @@ class Queue:
     def tasks(self, state: str = "dead", *, limit: int = 100, after: str | None = None) -> list[ItemRecord]:
         """Records of one state, first in line first, at most `limit` (up to 1 000); [] only at the end of the line.
 
-        They have the members that `TaskHandle.record()` names. `payload` and `result` are values, as a lease gives
-        them; `raw_payload` and `raw_result` are the bytes.
+        Records have the members of `TaskHandle.record()`. `payload` and `result` are values, as in a lease;
+        `raw_payload` and `raw_result` are the bytes.
 
-        `after` is the id of the last record of the page before. Raises TaskGone when that item has left the state
+        `after` is the id of the last record of the previous page. Raises TaskGone when that item has left the state
         since: then begin again without it. Items that leave while the page is read are left out.
         """
         return self._run(whole_queue.list_tasks(self._ref, state, limit, after))
@@ -240,25 +242,25 @@ class Queue:
     ) -> int:
         """Puts dead items back into the queue (None: all that are dead now) and returns how many.
 
-        With `rate`, items per second, they come back one behind the other; with `payload`, which needs `ids`, they come
-        back with that one.
+        With `rate`, items per second, they come back one by one; `payload`, which needs `ids`, replaces their payloads.
         """
         return self._run(whole_queue.requeue_dead(self._ref, ids, rate, payload))
 
     def history(self, limit: int = 100) -> list[ItemRecord]:
-        """Finished items that the queue keeps (see `configure(history=…)`), last one first, as `tasks` gives them."""
+        """Finished items that the queue keeps (see `configure(history=…)`), latest first, as records like those of
+        `tasks`."""
         return self._run(whole_queue.history(self._ref, limit))
 
     def replay(self, task_id: str) -> str:
-        """Adds a finished item again, as a new one with header `replayed_from`; returns its id. Raises TaskGone, and
-        UsageError for a step of a flow that was given the results of others."""
+        """Adds a finished item again, as a new item with header `replayed_from`; returns its id. Raises TaskGone, and
+        UsageError for a step of a flow that got the results of other steps."""
         return self._run(whole_queue.replay(self._ref, task_id))
 
     def purge(self, state: str, *, progress: Progress | None = None) -> int:
         """Deletes all waiting, scheduled, dead or done items, in slices, and returns how many.
 
-        `progress` is called after each slice with how many are deleted by then. A slice whose reply is lost is sent
-        again and counts what that finds.
+        `progress` is called after each slice with the number of items deleted so far. A slice whose reply is lost is
+        sent again, and only its second call is counted.
         """
         return self._run(whole_queue.purge(self._ref, state, progress))
 
@@ -273,7 +275,7 @@ class Queue:
     def _prepared(
         self, tasks: Sequence[Task], buffer: Buffer | None, wait: Duration
     ) -> tuple[Duration, bool | JobrunnerError]:
-        """As `prepare`, where that has anything to do."""
+        """As `prepare`; skips it when it has nothing to do."""
         routes = self._ref.routes
         if routes is None or not (wait or self._needs_placing(tasks)):
             return wait, False
@@ -282,7 +284,7 @@ class Queue:
         return self._run(prepare(buffer, routes, tasks, wait))
 
     def _needs_placing(self, tasks: Sequence[Task]) -> bool:
-        """Whether the tasks have to be given their shards, or their queue is to be registered or asked about."""
+        """Whether the tasks need shards, or their queue has to be registered or its shards read."""
         return bool(tasks) and self._ref.routes is not None and self._ref.routes.are_needed(self.name)
 
     def _push(
@@ -308,5 +310,5 @@ def align_shards(queue: Queue) -> None:
 
 
 def configure_as(queue: Queue, who: str, options: Mapping[str, Any]) -> None:
-    """`Queue.configure` for a person, who is named beside the settings. Raises what that raises."""
+    """`Queue.configure` on behalf of user `who`, whose name is stored with the settings. Raises the errors of that."""
     queue._run(partitions.configure(queue._ref, options, by=who))  # noqa: SLF001 - its own module

@@ -1,4 +1,4 @@
-"""Settings of a queue, to and from the hash they are stored in."""
+"""Converts settings of a queue to and from the hash in which they are stored."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ Fields = dict[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How one setting is stored: its fields, and the ways there and back. `read` may raise for what is damaged."""
+    """The stored form of one setting: its fields, and the conversions to and from them. `read` may raise for damaged
+    fields."""
 
     fields: tuple[str, ...]
     write: Callable[[Any, str], tuple[Any, ...]]
@@ -31,7 +32,7 @@ class _Form:
 
 
 def write_settings(options: Mapping[str, Any], queue: str) -> Fields:
-    """The fields of the settings hash of a queue; '' for an option that goes back to its default.
+    """The fields of a queue's settings hash for these options; '' for an option that is reset to its default.
 
     Raises UnknownOption, InvalidOption, InvalidName.
     """
@@ -61,25 +62,25 @@ def read_settings(stored: Stored) -> QueueSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingOrigin:
-    """Where the value of one setting comes from."""
+    """The origin of a setting's value: a declaration, or a change by hand."""
 
     declared: Any = None
     """The declared value; None when no declaration names the setting, or for its default."""
     is_declared: bool = False
     place: str = ""
-    """module:line of the declaration in force, or the file; empty when it is not declared."""
+    """module:line of the declaration in force, or the file; empty when the setting is not declared."""
     changed_by: str = ""
-    """Who changed it by hand since; empty when nobody did. Such a value is kept until it is declared anew."""
+    """The user who changed it by hand since; else empty. Such a value is kept until the setting is declared anew."""
     changed_at: datetime | None = None
 
     @property
     def is_overridden(self) -> bool:
-        """Whether a declared value is not in force, because somebody changed it by hand."""
+        """Whether a change by hand overrides the declared value."""
         return self.is_declared and bool(self.changed_by)
 
 
 def read_origins(stored: Stored) -> dict[str, SettingOrigin]:
-    """The origin of each setting that is declared, or was changed by hand, by name. `stored`: the hash `declared`."""
+    """The origins of the settings that are declared or were changed by hand, by name. `stored`: the hash `declared`."""
     declared = read_settings({name[1:]: value for name, value in stored.items() if name[0] == "="})
     place = stored.get("place", b"").decode("utf-8", "replace")
     found = {}
@@ -98,13 +99,13 @@ def read_origins(stored: Stored) -> dict[str, SettingOrigin]:
 
 
 def stored_settings(stored: Stored) -> dict[str, bytes]:
-    """The fields of a settings hash that `configure` sets, without those that scripts keep there."""
+    """The fields of a settings hash that `configure` sets, without the fields that scripts keep there."""
     known = {field for form in _FORMS.values() for field in form.fields}
     return {field: value for field, value in stored.items() if field in known}
 
 
 def settings_named(changed: Iterable[str]) -> list[str]:
-    """The settings that have one of these fields."""
+    """The names of the settings that one of these fields belongs to."""
     known = set(changed)
     return [name for name, form in _FORMS.items() if known.intersection(form.fields)]
 

@@ -1,6 +1,6 @@
-"""Hidden names of parameters: those of a client, and those that the server keeps for all.
+"""Hidden names of parameters: a client's own names, and names that the server keeps for all clients.
 
-Those on the server also hold in a dashboard that another application mounts, and for a command in another folder.
+Names on the server also hold in a dashboard that another application mounts, and for a command in another folder.
 """
 
 from collections.abc import Iterable
@@ -25,13 +25,13 @@ class SharedRedaction:
         self._read_at = -_KNOWN_FOR_S
 
     def add(self, names: Iterable[str]) -> None:
-        """Hides these as well, as long as this client lives. Raises InvalidOption for what is no pattern."""
-        is_list = isinstance(names, Iterable) and not isinstance(names, str)  # a text would be names of one letter each
+        """Hides more names, for the life of this client. Raises InvalidOption for invalid patterns."""
+        is_list = isinstance(names, Iterable) and not isinstance(names, str)  # a str is an iterable of single letters
         given = tuple(names) if is_list else ()
         if not is_list or not all(isinstance(one, str) for one in given):
             raise InvalidOption(f"redact={describe(names)}: give a list of names")
         found = tuple(dict.fromkeys((*self._names, *given)))
-        self._now = Redaction(found)  # before they are kept: what is refused changes nothing
+        self._now = Redaction(found)  # first, as it raises for invalid names
         self._names = found
         self._read_at = -_KNOWN_FOR_S
 
@@ -47,6 +47,6 @@ class SharedRedaction:
 def _is_pattern(name: str) -> bool:
     try:
         Redaction([name])
-    except InvalidOption:  # one bad name shows nothing that the others hide
+    except InvalidOption:  # a bad name is skipped, so that the others still hide
         return False
     return True

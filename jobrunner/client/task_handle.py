@@ -1,4 +1,4 @@
-"""Handles on one enqueued task: they read it, wait for it, change its fate."""
+"""Handles on enqueued tasks: they read a task, wait for its result, cancel or requeue it."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -22,40 +22,41 @@ T = TypeVar("T")
 
 
 class _LastRead:
-    """The fields of a task as they were when its handle last read it."""
+    """The fields of a task at the last read of its handle."""
 
     id: str
     _last: "TaskRecord | None"
 
     @property
     def state(self) -> TaskState:
-        """Where the task was in its life at the last read."""
+        """The state of the task at the last read."""
         return self._last_read().state
 
     @property
     def attempts(self) -> int:
-        """How often it was handed out until the last read: 1 during the first try."""
+        """How often the task had been handed out at the last read: 1 during the first attempt."""
         return self._last_read().attempts
 
     @property
     def retry_count(self) -> int:
-        """How often it failed, or its lease ended without a report, until the last read: 0 during the first try."""
+        """How often it had failed, or its lease had ended without a report, at the last read: 0 during the first
+        attempt."""
         return self._last_read().retry_count
 
     @property
     def enqueue_time(self) -> datetime:
-        """When it was first enqueued, by the server's clock; aware, UTC."""
+        """The time of the first enqueue by the server's clock; aware, UTC."""
         return self._last_read().enqueue_time
 
     @property
     def error(self) -> str:
-        """Text of the last failure; empty when it had not failed at the last read."""
+        """The text of the last failure; empty when the task had not failed at the last read."""
         return self._last_read().error
 
     def _last_read(self) -> "TaskRecord":
         raise NotImplementedError
 
-    if not TYPE_CHECKING:  # a type checker would take any attribute for known
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name):
             raise no_attribute(self, f"{type(self).__name__!r} object", name, is_handle=True)
@@ -65,15 +66,15 @@ class _LastRead:
 class TaskHandle(_LastRead, Generic[R_co]):
     """One task on the server.
 
-    `record()` reads the task. `state`, `attempts`, `retry_count`, `enqueue_time` and `error` are those of the last
-    read, so several of them cost one round trip and fit together; a program that waits for a change calls `record()`
+    `record()` reads the task. `state`, `attempts`, `retry_count`, `enqueue_time` and `error` are values of the last
+    read, so several of them cost one round trip and are consistent; a program that waits for a change calls `record()`
     again. They read the task themselves when the handle has read nothing yet, and after `result`, `cancel`, `requeue`
     and `run_now`, which may have changed it. Reading a task that is no longer kept raises TaskGone.
 
-    `durability` says how safe the task was when the enqueue that made this handle returned: "none", "fsync" or
-    "replicated" (see docs/durability.md). `is_new` says whether that enqueue added the task: False when one with its
-    id, or like it if the job is unique, was there already, in whatever state, also dead or finished; None when that is
-    not known, as of a handle from `client.task` or of a task that waits in this process for the server.
+    `durability` is the durability of the task when the enqueue that made this handle returned: "none", "fsync" or
+    "replicated" (see docs/durability.md). `is_new` says whether that enqueue added the task: False when a task with its
+    id, or for a unique job an equal task, existed already, in whatever state, also dead or finished; None when that is
+    unknown, as for a handle from `client.task` or a task that this process buffers until the server is back.
     """
 
     def __init__(
@@ -97,9 +98,9 @@ class TaskHandle(_LastRead, Generic[R_co]):
     def record(self) -> "TaskRecord":
         """Reads the whole task, in one round trip. Raises TaskGone.
 
-        A record has `id`, `type` (the name of the job), `queue`, `state`, `when` (it is due, its lease ends, it died or
-        finished, by state), `enqueue_time`, `attempts`, `retry_count`, `priority`, `error`, `failures` (the last ten),
-        `progress`, and as bytes of JSON `payload` and `result`.
+        A record has `id`, `type` (the name of the job), `queue`, `state`, `when` (due time, end of the lease, time of
+        death or finish, by state), `enqueue_time`, `attempts`, `retry_count`, `priority`, `error`, `failures` (the last
+        ten), `progress`, and as bytes of JSON `payload` and `result`.
         """
         self._last = None
         self._last = run_operation(self._broker, task_operations.read_whole(self._place))
@@ -120,20 +121,20 @@ class TaskHandle(_LastRead, Generic[R_co]):
     def cancel(self) -> bool:
         """Cancels the task; a running task is asked to stop. Returns False when it has already finished.
 
-        When it is no longer kept: False as well, and TaskGone for a handle of `client.task(id)` without a queue, which
-        cannot tell it from a task that never was.
+        When the task is no longer kept it also returns False; a handle from `client.task(id)` without a queue raises
+        TaskGone, as it cannot tell the task from one that never existed.
         """
         return self._change(task_operations.cancel(self._place))
 
     def requeue(self) -> bool:
         """Puts a dead task back into its queue, with its counts at zero. Returns False when it is not dead.
 
-        When it is no longer kept: as `cancel`.
+        When the task is no longer kept it behaves as `cancel`.
         """
         return self._change(task_operations.requeue(self._place))
 
     def run_now(self) -> bool:
-        """Has a scheduled task wait from now on, behind all that wait: also a failed one that waits for its next try.
+        """Makes a scheduled task due now, behind all waiting tasks; also a failed task that is scheduled for a retry.
 
         Returns False, and changes nothing, when the task is waiting, pending, dead or finished. Raises TaskGone when it
         is no longer kept.
@@ -154,8 +155,8 @@ class TaskHandle(_LastRead, Generic[R_co]):
 class AsyncTaskHandle(_LastRead, Generic[R_co]):
     """One task on the server, for asyncio: the members of TaskHandle, its methods awaited.
 
-    A property cannot be awaited, so `state` and the other fields of the last read raise UsageError where those of a
-    TaskHandle would read the task: before the first `record()`, and after a method that may have changed the task.
+    A property cannot be awaited, so `state` and the other fields of the last read raise UsageError where a TaskHandle
+    would read the task: before the first `record()`, and after a method that may have changed the task.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Operations without I/O, one file per noun: written once, run by the blocking and by the asyncio client."""
+"""Operations without I/O, one module per kind of object: written once, run by the blocking and the asyncio client."""

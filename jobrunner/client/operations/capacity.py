@@ -1,4 +1,4 @@
-"""Writing into queues that may be full: refused at once, or when there was no room in time."""
+"""Back-pressure of writes: a full queue refuses them at once, or after waiting for room until a timeout."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,16 +22,16 @@ from jobrunner.task import Task
 
 _RECHECK_S = 0.5
 _RESENT_S = 5.0
-"""After so long many are sent again though there seems to be no room for all: those that exist already need none."""
+"""How long a batch waits before it is sent again without room for all its tasks: tasks that exist already need none."""
 _NOTED_MS = 5000
 
 
 def awaiting_room(routes: Routes, tasks: Sequence[Task], wait: Duration) -> Operation[float]:
-    """Waits until a shard of each queue with partitions may have room for the tasks that may go to any of them. Returns
+    """Waits until a shard of each queue with partitions may have room for the tasks that may go to any shard. Returns
     the seconds of `wait` that are left.
 
-    Before the tasks are placed, as each of them then waits for its own shard, which tasks of a key at its limit, or
-    later ones, may fill for long.
+    It runs before the tasks are placed. A placed task waits for its own shard, which may be full for long of scheduled
+    tasks, or of tasks of a partition at its limit.
     """
     from jobrunner.client.operations.hints import CapacityHint  # here and below: most programs do not wait
 
@@ -47,13 +47,13 @@ def awaiting_room(routes: Routes, tasks: Sequence[Task], wait: Duration) -> Oper
 def write(
     before: Calls, calls: list[tuple[QueueKeys, Call[Any]]], wait: Duration, *, just_registered: bool = False
 ) -> Operation[list[Any]]:
-    """Sends what goes before, on a round trip of its own, then each call on its queue; returns the values of all.
+    """Sends the calls `before` in a round trip of their own, then each call on its queue; returns the values of all.
 
     A server near its maxmemory may refuse one command and take the next: nothing is written after a refusal. A queue
     that is new is registered once more, unless it was `just_registered`.
-    With `wait` a call that finds its queue full is sent again, as a whole, when there may be room: it wrote nothing.
-    All calls share that time, and each is tried whatever became of the others. Raises QueueFull; OutcomeUnknown in
-    place of ServerUnavailable after a part was written.
+    With `wait` a call to a full queue, which wrote nothing, is sent again as a whole when there may be room. All calls
+    share that time, and a QueueFull of one call does not keep others from being tried. Raises QueueFull; OutcomeUnknown
+    instead of ServerUnavailable after a part was written.
     """
     limit_s = seconds(wait, option="wait")
     values: list[Any] = (yield before) if before else []
@@ -70,9 +70,9 @@ def write(
 
 
 def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[Any]) -> Operation[None]:
-    """Registers the queues of which a reply says `is_first`: one that was deleted since this client registered it is in
-    the registry no more. Errors of the server are ignored, as the tasks were added before: most queues are registered,
-    and a worker registers those that it serves."""
+    """Registers the queues whose replies have `is_first`: a queue that was deleted since this client registered it is
+    no longer in the registry. Errors of the server are ignored, as the tasks were added before: most queues are
+    registered, and a worker registers the queues that it serves."""
     new = [queue for queue, reply in zip(queues_of_calls, replies, strict=True) if getattr(reply, "is_first", False)]
     if not new:
         return
@@ -81,8 +81,8 @@ def registering_again(queues_of_calls: Sequence[QueueKeys], replies: Sequence[An
 
 
 def _all_when_there_is_room(calls: list[tuple[QueueKeys, Call[Any]]], ends: float) -> Operation[list[Any]]:
-    """Sends each call once, so that none waits for the queue of another one, then again those that full queues refused.
-    Returns their values in order. Raises the first QueueFull when no call is left to try."""
+    """Sends each call once, so that no call waits for another call's queue, then again the calls that full queues
+    refused. Returns their values in order. Raises the first QueueFull when no call is left to try."""
     written: dict[int, Any] = {}
     wanted: dict[int, int] = {}
     refused: QueueFull | None = None
@@ -98,18 +98,18 @@ def _all_when_there_is_room(calls: list[tuple[QueueKeys, Call[Any]]], ends: floa
             except QueueFull as error:
                 refused = refused or error
     except (ServerUnavailable, ServerRefused) as error:
-        none_refused([*written.values(), error])  # raises it, and says so when others were written
+        none_refused([*written.values(), error])  # raises the error, or OutcomeUnknown when other calls were written
     if refused is not None:
         raise refused
     return [written[place] for place in range(len(calls))]
 
 
 def _when_there_is_room(queue: QueueKeys, call: Call[Any], wanted: int, ends: float) -> Operation[Any]:
-    """Sends a call that its full queue refused once more or more often, until `ends`; returns its value."""
+    """Repeats a call that its full queue refused, until `ends`; returns its value."""
     looked_again = False
     while True:
         (room,) = yield [queues.await_capacity(queue, lasts_ms=_NOTED_MS)]
-        if (room < 0 or room >= wanted) and not looked_again:  # it came before anybody knew that we wait
+        if (room < 0 or room >= wanted) and not looked_again:  # room from before this producer was registered
             looked_again = True
         else:
             yield from _room_for(queue, wanted, ends)
@@ -124,8 +124,8 @@ def _when_there_is_room(queue: QueueKeys, call: Call[Any], wanted: int, ends: fl
 
 
 def _room_for(queue: QueueKeys, wanted: int, ends: float) -> Operation[None]:
-    """Waits until there may be room for so many, or for a while. To ask for the room of many costs the server less than
-    a thousandth of what it costs to refuse them."""
+    """Waits until there may be room for `wanted` tasks, or for some seconds. Reading the free room costs the server
+    less than a thousandth of refusing a large batch."""
     from jobrunner.client.operations.hints import CapacityHint
 
     room, sent_again = 0, monotonic() + _RESENT_S
@@ -146,8 +146,8 @@ def write_parts(
     *,
     just_registered: bool = False,
 ) -> Operation[list[Any]]:
-    """As `write`; `parts` are the tasks of each call. Without `wait` nothing is added to a queue with partitions one of
-    which has no room for its part. Raises QueueFull."""
+    """As `write`; `parts` are the tasks of each call. Without `wait` nothing is added to a queue with partitions when
+    one of its shards has no room for its part. Raises QueueFull."""
     bounded = routes.bounded({whole_queue(queue.name) for queue, _ in calls}) if routes is not None else []
     refused = None
     if bounded and not seconds(wait, option="wait"):
@@ -168,8 +168,8 @@ def _without_room(
     keys: Keys, bounded: Iterable[str], parts: Sequence[tuple[QueueKeys, Sequence[Task]]]
 ) -> Operation[QueueFull | None]:
     """Returns the error for a queue with partitions and max_size of which a shard has no room, before any task is
-    added: those for the other shards would be there already, and be added once more by who tries again. Tasks that may
-    be there need no room."""
+    added. Otherwise the other shards would already have their tasks, and a retry would add these twice. Tasks that may
+    exist already need no room."""
     for name in bounded:
         own = [(queue, part) for queue, part in parts if whole_queue(queue.name) == name]
         if len(own) < 2:

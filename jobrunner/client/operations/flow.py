@@ -1,7 +1,7 @@
-"""A flow as it is sent, and the operations on it, once for FlowHandle and AsyncFlowHandle.
+"""Flows in the form in which they are sent, and the operations that FlowHandle and AsyncFlowHandle share.
 
-Invariant: joins are there before the first task is, so that no end of a task is lost and nothing fires early. All
-ids are made before anything is sent, so what is sent twice is there once.
+Invariant: joins exist before the first task does, so that no end of a task is lost and nothing fires early. All ids are
+made before anything is sent, so a task or join that is sent twice exists once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,17 +51,17 @@ from jobrunner.task import Task, check_size
 _STOPPED = {"ok", "posted", "reserved", "noted"}
 _AT_ONCE = 500
 STEPS_AT_ONCE = 1000
-"""Steps in one field of a tally."""
+"""The number of steps in one field of a tally."""
 MOST_CALLBACKS = 100
 Noted = tuple[str, bytes]
-"""How a member ended: outcome and result."""
+"""The end of a member: outcome and result."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowProgress:
     """How many tasks a flow has, callbacks not counted, and how they ended so far.
 
-    A step that cannot begin, because one before it died or was cancelled, counts as ended like that one.
+    A step that cannot begin, because a step before it died or was cancelled, counts as ended like that step.
     """
 
     total: int
@@ -71,15 +71,15 @@ class FlowProgress:
 
     @property
     def pending(self) -> int:
-        """How many have not ended."""
+        """How many tasks have not ended."""
         return self.total - self.succeeded - self.dead - self.cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A flow ready to send. `steps` are its tasks in the order of writing, without callbacks; `heads` those
-    that start at once, `later` the joins of steps that do not. `signals` stand for tasks of empty groups. `shape` tells
-    which steps bring the results: the number of one, or a list of shapes."""
+    """A flow ready to send. `steps` are its tasks in the order of writing, without callbacks; `heads` are the tasks
+    that start at once, `later` the joins of the other steps. `signals` replace the tasks of empty groups. `shape` tells
+    which steps have the results: the number of a step, or a list of shapes."""
 
     tally: JoinRef
     joins: Sequence[Join] = field(repr=False)
@@ -89,9 +89,9 @@ class Flow:
     signals: Sequence[Ended] = field(repr=False)
     shape: Any = field(repr=False)
     awaited: Sequence[int] = field(repr=False)
-    """The steps it has ended with: those of `shape`, or those before a group without steps."""
+    """The steps after which the flow has ended: those of `shape`, or those before a group without steps."""
     members: Sequence[FlowMember] = field(repr=False, default=())
-    """The steps as people see them, in the order of `steps`."""
+    """The steps as rendered in the dashboard and CLI, in the order of `steps`."""
     callbacks: Sequence[FlowMember] = field(repr=False, default=())
 
     @property
@@ -100,13 +100,13 @@ class Flow:
         return [*self.heads, *(join.task for join in self.joins if join.task is not None)]
 
     def with_tasks(self, tasks: Sequence[Task]) -> "Flow":
-        """The same flow with these tasks replacing `prepared`; the ids are the same."""
+        """The same flow with these tasks instead of `prepared`; they have the same ids."""
         held = iter(tasks[len(self.heads) :])
         joins = [join if join.task is None else structs.replace(join, task=next(held)) for join in self.joins]
         return replace(self, heads=tasks[: len(self.heads)], joins=joins)
 
     def check(self, limit: int) -> None:
-        """Raises PayloadTooLarge for what a client with this limit does not send."""
+        """Raises PayloadTooLarge for payloads and lists of joins above a client's payload limit."""
         prepared = self.prepared
         for task in prepared:
             check_size(task.payload, limit)
@@ -119,7 +119,7 @@ class Flow:
 
     @property
     def id(self) -> str:
-        """Of the whole flow."""
+        """The id of the whole flow."""
         return self.tally.join
 
     def gone(self) -> TaskGone:
@@ -127,12 +127,12 @@ class Flow:
         return TaskGone(f"no flow {self.id}: it ended, or waited, longer ago than its ttl; see enqueue(ttl=…)")
 
     def blamed(self, noted: Mapping[int, Noted]) -> tuple[Task, str] | None:
-        """The first step because of which the results will not come as things stand, and how it ended."""
+        """The first step that died or was cancelled, so that the results will not come, and its outcome."""
         ends = ((self.steps[number], outcome) for number, (outcome, _) in sorted(noted.items()))
         return next(((step, outcome) for step, outcome in ends if outcome in ("dead", "cancelled")), None)
 
     def stopped(self, step: Task, outcome: str, error: str = "") -> TaskError:
-        """The error for a flow that this step stopped; `error` is the step's own, as its record has it."""
+        """The error for a flow that this step stopped; `error` is the step's own, from its record."""
         blamed = f"flow {self.id}: task {step.id} ({step.type})"
         if outcome == "cancelled":
             return TaskCancelled(f"{blamed} was cancelled")
@@ -142,22 +142,22 @@ class Flow:
 
 @dataclass(slots=True)
 class Sending:
-    """How far a flow was sent, for a caller that may give it up midway."""
+    """The state of sending a flow, for a caller that may abandon it midway."""
 
     has_begun: bool = False
-    """Whether the first of its steps may be there."""
+    """Whether its first steps may be on the server."""
     is_given_up: bool = False
-    """Set by the caller: no more of it is sent."""
+    """Set by the caller: nothing more of the flow is sent."""
 
 
 def send(
     flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int, sending: Sending | None = None
 ) -> Operation[None]:
-    """Joins first, then tasks. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable and
-    ServerRefused, and then no step begins any more and those that began are asked to stop; other ServerErrors. An
+    """Sends joins first, then tasks. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable
+    and ServerRefused, after which no step begins any more and running steps are asked to stop; other ServerErrors. An
     OutcomeUnknown says whether some step may run.
 
-    After an error nothing of it fires: a join waits for members that never come, and expires.
+    After an error no join fires: it waits for members that never arrive, and expires.
     """
     flow.check(limit)
     sending = sending or Sending()
@@ -182,14 +182,14 @@ def _send(
     names = {task.queue for task in flow.prepared}
     if names:
         yield queues.register(keys, sorted(names))
-    inline = without_store(encryption)  # steps to come have no hash yet that would keep their objects from a sweep
+    inline = without_store(encryption)  # later steps have no hash yet to protect stored objects from a sweep
     joins = flow.joins if inline is None else _encrypted(flow.joins, keys, inline)
     shown = list(_described(flow))
     joins = [structs.replace(joins[0], shown=shown[0]), *joins[1:]]
     prepared = [flows.prepare(keys.queue(join.queue), join) for join in joins]
     for calls in in_slices([*prepared, *flows.note_flow(keys, flow.id, unix_ms())], _AT_ONCE):
         yield Durable(list(calls))
-    if shown[1:]:  # behind the tally: an earlier HSET would pass for a tally that is prepared
+    if shown[1:]:  # after the tally: an earlier HSET would look like a prepared tally
         place = keys.queue(flow.tally.queue)
         yield Durable([flows.describe(place, flow.id, fields) for fields in shown[1:]])
     for heads in batches(flow.heads, limit, encryption=encryption):
@@ -203,8 +203,8 @@ def _send(
 
 
 def take_back(flow: Flow, keys: Keys) -> Operation[None]:
-    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires. One that
-    ran and died meanwhile keeps its error."""
+    """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires. A step
+    that ran and died meanwhile keeps its error."""
     joins = [join.place for join in flow.joins]
     yield from _stop(keys, joins, flow.heads)
     yield from relaying(keys, tags={keys.queue(place.queue).tag for place in joins})
@@ -221,7 +221,7 @@ def _confirmed(relay: Operation[Any]) -> Operation[None]:
 
 
 def _described(flow: Flow) -> Iterator[list[Arg]]:
-    """What people are shown of the flow, as fields of its tally: a thousand steps at a time."""
+    """The description of the flow for dashboard and CLI, as fields of its tally: a thousand steps at a time."""
     first: list[Arg] = ["sent_ms", unix_ms(), "callbacks", msgspec.json.encode(flow.callbacks[:MOST_CALLBACKS])]
     for at in range(0, max(len(flow.members), 1), STEPS_AT_ONCE):
         steps = msgspec.json.encode(flow.members[at : at + STEPS_AT_ONCE])
@@ -229,7 +229,7 @@ def _described(flow: Flow) -> Iterator[list[Arg]]:
 
 
 def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption) -> list[Join]:
-    """The joins with the payloads of their tasks encrypted, and bound to the results that these tasks are to get."""
+    """The joins with the payloads of their tasks encrypted, and bound to the results that these tasks will get."""
     after = sources(joins)
 
     def encrypted(join: Join) -> Join:
@@ -242,16 +242,16 @@ def _encrypted(joins: Sequence[Join], keys: Keys, encryption: PayloadEncryption)
 
 
 def cancel(flow: Flow, keys: Keys) -> Operation[bool]:
-    """First no further step begins, then those that began are cancelled; dead ones keep their error. Returns whether
-    something was stopped."""
+    """Keeps further steps from beginning, then cancels those that began; dead steps keep their error. Returns whether
+    any step was stopped."""
     stopped = yield from _stop(keys, flow.later, flow.steps)
     yield from relaying(keys, tags={keys.queue(task.queue).tag for task in flow.steps})
     return stopped
 
 
 def _stop(keys: Keys, joins: Iterable[JoinRef], begun: Iterable[Task]) -> Operation[bool]:
-    """First no step behind these joins begins any more, then the tasks that may have begun are cancelled, but for dead
-    ones. Returns whether something was stopped."""
+    """Keeps the steps behind these joins from beginning, then cancels the tasks that may have begun, except dead tasks.
+    Returns whether any step was stopped."""
     abandoned = [flows.abandon(keys.queue(place.queue), place.join) for place in joins]
     cancelled = [
         tasks.cancel(keys.queue(task.queue), task.id, keep_ms=KEEP_CANCELLED_MS, leave="dead") for task in begun
@@ -263,7 +263,7 @@ def _stop(keys: Keys, joins: Iterable[JoinRef], begun: Iterable[Task]) -> Operat
 
 
 def progress(flow: Flow, keys: Keys) -> Operation[FlowProgress]:
-    """How its tasks ended so far. Raises TaskGone."""
+    """Returns how the flow's tasks ended so far. Raises TaskGone."""
     found = yield from ask(flows.tally(keys.queue(flow.tally.queue), flow.id))
     if found is None:
         raise flow.gone()
@@ -275,7 +275,7 @@ def wait_for_result(
 ) -> Operation[Any]:
     """Returns the result, or the results of a group. Raises TaskFailed, TaskCancelled, TaskTimeout, TaskGone,
     EncryptionError."""
-    from jobrunner.client.operations.unserved import UNSERVED_AFTER_S, warn_of_unserved  # most programs wait for none
+    from jobrunner.client.operations.unserved import UNSERVED_AFTER_S, warn_of_unserved  # most programs do not wait
 
     limit_s = None if timeout is None else seconds(timeout, option="timeout")
     began = monotonic()
@@ -284,7 +284,7 @@ def wait_for_result(
     missing = list(flow.awaited)
     while True:
         ended = yield from _members(flow, keys, missing)
-        # A dead step may be requeued between the two reads, so only a success is an end; the next turn reads the rest
+        # A dead step may be requeued between the two reads, so only a success is final; the next turn reads the rest.
         noted.update({number: one for number, one in ended.items() if one[0] == "succeeded"})
         if any(outcome != "succeeded" for outcome, _ in ended.values()):
             blamed = flow.blamed((yield from _members(flow, keys, range(len(flow.steps)))))
@@ -305,7 +305,7 @@ def wait_for_result(
 
 
 def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Operation[dict[int, Noted]]:
-    """How these steps ended, those that did. Raises TaskGone."""
+    """Returns the outcome and result of the steps, of these numbers, that have ended. Raises TaskGone."""
     place = keys.queue(flow.tally.queue)
     known, *found = yield [
         flows.tally(place, flow.id),

@@ -1,7 +1,7 @@
-"""The relay: takes ends of tasks from outboxes to the joins that wait for them.
+"""The flow relay: delivers ends of tasks from outboxes to the joins that wait for them.
 
-Invariant: an entry leaves its outbox only after all its joins took it. Every step may be repeated, by this relay
-or by another one at the same time: an arrival that is known changes nothing.
+Invariant: an entry leaves its outbox only after all its joins took it. Every step may be repeated, by this relay or by
+another relay at the same time: a known arrival changes nothing.
 """
 
 import math
@@ -38,10 +38,10 @@ def relay(
 def relaying(
     keys: Keys, *, ended: Iterable[Ended] = (), tags: Iterable[str] = (), looks: float = math.inf
 ) -> Operation[frozenset[str]]:
-    """Tells what `ended` and what is in the outboxes of `tags`, and what follows from that.
+    """Delivers the ends in `ended` and in the outboxes of `tags` to their joins, and the ends that follow from these.
 
-    One look takes up to SLICE entries of each outbox; returns the tags in whose outboxes there may be more after so
-    many `looks`.
+    One look reads up to SLICE entries of each outbox; returns the tags whose outboxes may have more after `looks`
+    looks.
     """
     left, unread = list(ended), dict.fromkeys(tags)
     stuck: set[str] = set()
@@ -57,13 +57,13 @@ def relaying(
         batch, left = left[:SLICE], left[SLICE:]
         posted, untold = yield from _tell(keys, batch)
         stuck.update(entry.tag for entry in untold)
-        # In the order of their names: that of a set would be another one in each process.
+        # Sorted by name: the order of a set differs between processes.
         unread = dict.fromkeys(tag for tag in (*unread, *sorted(posted)) if tag not in stuck)
     return frozenset()
 
 
 def _read(keys: Keys, tags: Sequence[str]) -> Operation[dict[str, tuple[list[Ended], bool]]]:
-    """Entries of each outbox, and whether it may have more."""
+    """Returns entries of each outbox, and whether the outbox may have more."""
     found: dict[str, tuple[list[Ended], bool]] = {}
     for asked in in_slices(tags, _AT_ONCE):
         replies = yield EachReply([flows.outbox(keys, tag, count=SLICE) for tag in asked])
@@ -75,9 +75,9 @@ def _read(keys: Keys, tags: Sequence[str]) -> Operation[dict[str, tuple[list[End
 
 
 def _tell(keys: Keys, batch: list[Ended]) -> Operation[tuple[set[str], list[Ended]]]:
-    """Makes the arrivals of entries and removes those that all their joins took.
+    """Delivers entries to their joins and removes the entries that all their joins took.
 
-    Returns the tags whose outboxes got something by it, and the entries that stay.
+    Returns the tags whose outboxes got new entries by it, and the entries that stay.
     """
     addressed = [(entry, _addressees(keys, entry.tag, entry.onward)) for entry in batch]
     arrivals: dict[JoinRef, list[_Brought]] = {}
@@ -100,13 +100,14 @@ def _tell(keys: Keys, batch: list[Ended]) -> Operation[tuple[set[str], list[Ende
 
 @cache
 def _complaints() -> "Complaints":
-    from jobrunner.loop import Complaints  # with the first: most programs have none
+    from jobrunner.loop import Complaints  # imported with the first complaint: most programs have none
 
     return Complaints()
 
 
 def _complain(refused: Mapping[JoinRef, JobrunnerError]) -> None:
-    """Once in ten seconds for each kind of error: on a full server every end of a step comes here, again and again."""
+    """Logs each kind of error at most once in ten seconds: on a full server every end of a step fails again and
+    again."""
     for place, error in refused.items():
         if _complaints().may_tell(type(error).__name__):
             told = {"join": place.join, "joins": len(refused), "error": str(error)}
@@ -114,7 +115,7 @@ def _complain(refused: Mapping[JoinRef, JobrunnerError]) -> None:
 
 
 _Brought = tuple[int, str, bytes]
-"""Which member arrives, how it ended, and with what result."""
+"""An arrival at a join: number of the member, outcome, result."""
 
 
 class _ArrivalReply(msgspec.Struct, frozen=True):
@@ -134,7 +135,7 @@ class _ArrivalReply(msgspec.Struct, frozen=True):
 
 
 def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation[_ArrivalReply]:
-    """Brings arrivals to their joins, and takes those on whose rule is met by that."""
+    """Delivers arrivals to their joins, and completes the joins whose rule is met."""
     found = _ArrivalReply()
     asked = [(place, some) for place, all_ in arrivals.items() for some in sliced(all_, _size, most=SLICE)]
     large: dict[JoinRef, None] = {}
@@ -146,8 +147,8 @@ def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation
                 large[place] = None
             else:
                 found.hear(keys, place, word)
-    # One slice at a time: the server runs a single call without serving any other client meanwhile. The
-    # entries are forgotten after the last one, so whoever finds them goes on where this relay stopped.
+    # One slice at a time, as a call blocks the server. The entries are removed after the last slice, so a later relay
+    # goes on where this relay stopped.
     for place in large:
         said: Any = "more"
         while said == "more":
@@ -161,13 +162,14 @@ def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation
 def _pass_on(keys: Keys, place: JoinRef, found: _ArrivalReply) -> Operation[Any]:
     """Copies the results of a large group to all joins after it, in parts, and then marks them complete.
 
-    Only then what was collected goes. Returns the word on that, an error, or 'more' when it is to be collected again.
+    Only then the collected results are removed. Returns the reply to that, an error, or 'more' when they have to be
+    collected again.
     """
     queue = keys.queue(place.queue)
     onward, parts = yield EachReply([flows.onward(queue, place.join), flows.collected(queue, place.join)])
     if error := _first_error((onward, parts)):
         return error
-    if not parts:  # given up, or passed on by another relay, or lost
+    if not parts:  # abandoned, or passed on by another relay, or lost
         return "more"
     to = missing = _addressees(keys, queue.tag, onward)
     size = 0
@@ -216,7 +218,7 @@ def _addressees(keys: Keys, tag: str, onward: bytes) -> list[Arrival]:
         found = read_onward(onward)
         for one in found:
             keys.queue(one.queue)
-    except ValueError as error:  # damage: nobody can ever be told
+    except ValueError as error:  # damaged: the joins cannot be known
         _log.error("an end of a task is dropped: nobody can read whom to tell", tag=tag, error=str(error))
         return []
     return found

@@ -1,4 +1,4 @@
-"""What an operation may wait for: a hint of the server that something changed, or the time to look again."""
+"""Waits of an operation: for a hint of the server that something changed, or for the next poll."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ LONGEST_PAUSE_S = 0.5
 
 
 class WorkHint(msgspec.Struct, frozen=True):
-    """Until one of the queues may have work. A hint may get lost, so `at_most_s` must be short."""
+    """Waits until one of the queues may have work. A hint may get lost, so `at_most_s` must be short."""
 
     queues: Sequence[QueueKeys]
     at_most_s: float
@@ -31,13 +31,13 @@ class WorkHint(msgspec.Struct, frozen=True):
         return tuple([queue.name for queue in self.queues])
 
     def listen(self, broker: Broker) -> "WakeListener":
-        """In a thread."""
-        from jobrunner.broker.notifier import WakeListener  # here and below: most programs wait for nothing
+        """The listener of a thread."""
+        from jobrunner.broker.notifier import WakeListener  # here and below: most programs do not wait
 
         return WakeListener(broker, self.queues)
 
     def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener | _AsyncPauses":
-        """In a coroutine. Shards of a queue on a cluster are polled: a coroutine listens on one connection."""
+        """The listener of a coroutine. It has one connection, so shards of a queue on a cluster are polled."""
         from jobrunner.broker.async_listener import AsyncWakeListener
 
         if len(self.queues) > 1 and broker.endpoint.cluster is not None:
@@ -46,7 +46,7 @@ class WorkHint(msgspec.Struct, frozen=True):
 
 
 class CapacityHint(msgspec.Struct, frozen=True):
-    """Until a full queue may have room. As with WorkHint, `at_most_s` must be short."""
+    """Waits until a full queue may have room. As with WorkHint, `at_most_s` must be short."""
 
     queue: QueueKeys
     at_most_s: float
@@ -57,13 +57,13 @@ class CapacityHint(msgspec.Struct, frozen=True):
         return self.queue.name
 
     def listen(self, broker: Broker) -> "WakeListener":
-        """In a thread."""
+        """The listener of a thread."""
         from jobrunner.broker.notifier import WakeListener
 
         return WakeListener(broker, [self.queue], of="capacity")
 
     def listen_async(self, broker: "AsyncBroker") -> "AsyncWakeListener":
-        """In a coroutine."""
+        """The listener of a coroutine."""
         from jobrunner.broker.async_listener import AsyncWakeListener
 
         return AsyncWakeListener(broker, [self.queue], of="capacity")
@@ -72,8 +72,8 @@ class CapacityHint(msgspec.Struct, frozen=True):
 class TaskEndHint(msgspec.Struct, frozen=True):
     """Waits until the channel of a task may have announced its end.
 
-    A thread subscribes. A coroutine looks again after pauses that grow: thousands of coroutines may wait for as many
-    tasks, and each subscription is a connection.
+    A thread subscribes. A coroutine polls with growing pauses: thousands of coroutines may wait for as many tasks, and
+    each subscription is a connection.
     """
 
     channel: bytes
@@ -85,31 +85,31 @@ class TaskEndHint(msgspec.Struct, frozen=True):
         return self.channel
 
     def listen(self, broker: Broker) -> "ChannelListener":
-        """In a thread. Subscribed from the first wait on, which therefore comes back at once."""
+        """The listener of a thread. The first wait subscribes, and therefore returns at once."""
         from jobrunner.broker.listeners import ChannelListener
 
         return ChannelListener(broker, self.channel)
 
     def listen_async(self, broker: "AsyncBroker") -> "_AsyncPauses":  # noqa: ARG002 - nothing is asked of the server
-        """In a coroutine."""
+        """The listener of a coroutine."""
         return _AsyncPauses()
 
 
 class PollPause(msgspec.Struct, frozen=True):
-    """Until the next poll, without a hint. The pauses of one operation grow, whatever it polls."""
+    """Waits until the next poll, without a hint. The pauses of one operation grow, whatever it polls."""
 
     at_most_s: float
 
     @property
     def place(self) -> None:
-        """None: an operation has one row of pauses."""
+        """None: all polls of an operation share one series of pauses."""
 
     def listen(self, broker: Broker) -> "_Pauses":  # noqa: ARG002 - nothing is asked of the server
-        """In a thread."""
+        """The listener of a thread."""
         return _Pauses()
 
     def listen_async(self, broker: "AsyncBroker") -> "_AsyncPauses":  # noqa: ARG002 - as above
-        """In a coroutine."""
+        """The listener of a coroutine."""
         return _AsyncPauses()
 
 

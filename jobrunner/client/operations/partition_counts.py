@@ -1,7 +1,7 @@
-"""The number of partitions of a queue, or of a pipeline: whether it may change, and what a shard needs for it.
+"""The number of partitions of a queue, or of a pipeline: whether it may change, and the preparation of new shards.
 
-Invariant: a shard is in the registry, and has its settings, before the counts say that it is there. The counts of a
-pipeline are in one hash, so all its queues have equally many shards at any time.
+Invariant: a shard is in the registry, and has its settings, before the counts include it. The counts of a pipeline are
+in one hash, so all its queues have the same number of shards at any time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.queue_settings import QueueSettings
 
 TRIES = 20
-"""How often a division of the limits is begun again because another program began one, too."""
+"""How often a division of the limits is begun again because another program began a division, too."""
 _MOVED_IN_ONE_STEP = "dead_letter_queue"
 
 
 def check_fits(queue: str, settings: QueueSettings, partitions: int) -> None:
-    """Raises InvalidOption for settings that a queue with so many partitions cannot have."""
+    """Raises InvalidOption for settings that a queue with `partitions` partitions cannot have."""
     if partitions > 1 and settings.max_size and settings.max_size < partitions:
         raise InvalidOption(
             f"max_size={settings.max_size} with partitions={partitions} on queue {queue!r}: each partition has a part "
@@ -34,7 +34,7 @@ def check_fits(queue: str, settings: QueueSettings, partitions: int) -> None:
 
 
 def of_shard(fields: Mapping[str, Any], shard: str) -> dict[str, Any]:
-    """Fields of the settings of a queue as one of its shards has them: dead tasks move on within a partition."""
+    """The settings of a queue as stored for one of its shards: dead tasks move on within their partition."""
     found = dict(fields)
     if to := found.get(_MOVED_IN_ONE_STEP):
         found[_MOVED_IN_ONE_STEP] = in_partition_of(shard, to if isinstance(to, str) else to.decode())
@@ -42,8 +42,8 @@ def of_shard(fields: Mapping[str, Any], shard: str) -> dict[str, Any]:
 
 
 def changed_counts(refs: Sequence[QueueRef], before: ShardCounts, wanted: int) -> Operation[ShardCounts]:
-    """Returns the counts for so many partitions of these queues. Raises InvalidOption for fewer while tasks are in
-    those that go."""
+    """Returns the counts for `wanted` partitions of these queues. Raises InvalidOption for a smaller number while the
+    partitions to remove hold tasks."""
     names = [name for ref in refs for name in before.names(ref.name)]
     found: Sequence[queues.QueueCounts] = yield [queues.counts(refs[0].all_keys.queue(name)) for name in names]
     going = {name for ref in refs for name in before.names(ref.name)[wanted:]}
@@ -68,7 +68,7 @@ def changed_counts(refs: Sequence[QueueRef], before: ShardCounts, wanted: int) -
 
 
 def partition_pipeline(ref: QueueRef, wanted: int, settings: QueueSettings) -> Operation[None]:
-    """Gives all queues of a pipeline so many partitions; `ref` is one of them, and gets these settings afterwards.
+    """Gives all queues of a pipeline `wanted` partitions; `ref` is one of these queues, and gets `settings` afterwards.
     Raises InvalidOption, UsageError."""
     for _ in range(TRIES):
         before: ShardCounts = yield from ask(shard_counts(ref.keys))
@@ -98,7 +98,7 @@ def partition_pipeline(ref: QueueRef, wanted: int, settings: QueueSettings) -> O
 
 
 def changed_by_others(queue: str) -> UsageError:
-    """The error for a change that other programs prevented again and again."""
+    """The error for a change that changes by other programs prevented repeatedly."""
     return UsageError(
         f"queue {queue!r} was configured by others {TRIES} times meanwhile; let one program configure it at a time"
     )
@@ -109,7 +109,7 @@ def _of(ref: QueueRef, name: str) -> QueueRef:
 
 
 def _queues_of_pipeline(ref: QueueRef) -> Operation[list[str]]:
-    """Returns those that were used or published."""
+    """Returns the queues of the pipeline that were used or published."""
     found = {ref.name, *(yield from ask(queues.declared(ref.all_keys, ref.keys.tag)))}
     cursor = 0
     while True:
@@ -120,7 +120,7 @@ def _queues_of_pipeline(ref: QueueRef) -> Operation[list[str]]:
 
 
 def _make_shards(ref: QueueRef, there: int, count: int) -> Operation[None]:
-    """Gives the shards of a queue from `there` on its settings, and divides its limits among all of them."""
+    """Gives the shards of a queue, from number `there` on, its settings, and divides its limits among all shards."""
     for _ in range(TRIES):
         generation = yield from begin_division(ref)
         stored = yield from ask(queues.settings(ref.keys))

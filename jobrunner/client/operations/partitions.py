@@ -1,9 +1,9 @@
-"""Settings of a queue that may have shards: `configure` writes them to each, and makes or takes out shards. Those of a
-queue of a pipeline are made for the whole pipeline (partition_counts.py).
+"""Settings of a queue that may have shards: `configure` writes them to each shard, and adds or removes shards. Shards
+of a pipeline's queue are added for the whole pipeline (partition_counts.py).
 
 Invariant: no task is lost, whatever the order in which clients learn of a change. New shards get their settings and
-enter the registry before the queue itself says that they are there; shards that are taken out are empty then, and
-workers go on serving them, for a producer that has not heard of it.
+enter the registry before the counts of the queue include them; removed shards are empty at that time, and workers go on
+serving them, for producers that do not know of the change yet.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,8 @@ from jobrunner.queue_settings import QueueSettings
 
 
 def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Operation[None]:
-    """Changes the settings named, by hand. Raises UnknownOption, InvalidOption, InvalidName, and changes nothing
-    then."""
+    """Changes the named settings, as a change by hand. Raises UnknownOption, InvalidOption, InvalidName, without any
+    change."""
     written = write_settings(options, ref.name)
     if ref.routes is None:
         if "partitions" in options:
@@ -74,7 +74,7 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
         generation = yield from begin_division(ref)
         if (yield from _configured(ref, written, generation, is_count_given="partitions" in options)):
             changed = [name for name, value in written.items() if str(value).encode() != stored.get(name, b"")]
-            yield from one.configure(ref, options, by=by, changed=changed)  # the division wrote them already
+            yield from one.configure(ref, options, by=by, changed=changed)  # not read again: the division wrote them
             yield from settle_sizes(ref)
             ref.routes.forget(ref.name)
             return
@@ -82,7 +82,7 @@ def configure(ref: QueueRef, options: Mapping[str, Any], *, by: str = "") -> Ope
 
 
 def settings_of(ref: QueueRef) -> Operation[QueueSettings]:
-    """Returns the settings in force; the partitions are those of the pipeline."""
+    """Returns the settings in force; `partitions` of a pipeline's queue is the pipeline's."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
     return replace(read_settings(stored), partitions=counts.partitions)
 
@@ -90,7 +90,8 @@ def settings_of(ref: QueueRef) -> Operation[QueueSettings]:
 def _configured(
     ref: QueueRef, written: Mapping[str, Any], generation: int, *, is_count_given: bool
 ) -> Operation[bool]:  # fmt: skip
-    """Returns False when another division of the limits was begun meanwhile. Raises InvalidOption."""
+    """Writes settings and divides the limits anew. Returns False when another division was begun meanwhile. Raises
+    InvalidOption."""
     stored, before, now_ms = yield [queues.settings(ref.keys), shard_counts(ref.keys), server_time()]
     old, settings = read_settings(stored), read_settings(_merged(stored, written))
     after = before
@@ -134,7 +135,7 @@ def _configured(
 def _taken_back(
     ref: QueueRef, before: ShardCounts, limits: Limits, had: Mapping[str, bytes]
 ) -> Operation[None]:  # fmt: skip
-    """Gives the shards the settings that they had, and slices of the limits before."""
+    """Restores the previous settings of the shards, and slices of the previous limits."""
     for _ in range(TRIES if before.served > 1 else 0):
         generation = yield from begin_division(ref)
         ended = yield from divide(
@@ -146,9 +147,9 @@ def _taken_back(
 
 
 def align(ref: QueueRef) -> Operation[None]:
-    """Gives every shard of a queue the settings that the queue itself has, whoever wrote them: a worker declares those
-    of the queue alone. Leases above a limit that is new stay, as in any queue. Raises InvalidOption for settings that a
-    queue with partitions cannot have, when all shards have them: bounds hold, though some shards have no part."""
+    """Gives every shard of a queue the queue's own settings: a worker that declares settings writes only the queue's
+    own. Leases above a new limit stay, as in any queue. Raises InvalidOption for settings that a queue with partitions
+    cannot have, after all shards have them: bounds hold, though some shards have no part."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
     if counts.served > 1:
         yield from settle_sizes(ref)
@@ -163,8 +164,9 @@ def align(ref: QueueRef) -> Operation[None]:
 
 
 def _make_shards_for_the_dead(ref: QueueRef, settings: QueueSettings, counts: ShardCounts) -> Operation[None]:
-    """Dead tasks stay in their partition, so all shards of the dead letter queue get some: as a death adds none to the
-    registry, and no worker may serve them, the tasks in these would be in no figure but the counts of that queue."""
+    """Registers a shard of the dead letter queue for each shard, as dead tasks stay in their partition. A death
+    registers no shard, and perhaps no worker serves them: then only that queue's own counts would include their
+    tasks."""
     if settings.dead_letter_queue is not None:
         yield making_shards(ref.all_keys, counts.names(settings.dead_letter_queue))
 

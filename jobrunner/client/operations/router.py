@@ -1,4 +1,4 @@
-"""Which shard of a queue with `partitions` a new task goes to."""
+"""Chooses the shard of a queue with `partitions` for each new task."""
 
 import random
 import threading
@@ -20,30 +20,30 @@ from jobrunner.task import Task
 
 _MEASURED_FOR_S = 1.0
 _MEASURED_IF_BOUNDED_S = 0.1
-"""With `max_size` a shard that is fuller than it seems refuses a task that others would take. So the first task waits
-for a look, too, and so does one for which no shard seems to have room, and the next after a refusal."""
+"""With `max_size` a shard that is fuller than it seems refuses a task that others would take. So backlogs are measured
+before the first task, before a task for which no shard seems to have room, and after a refusal."""
 _UNMEASURED = 64
-"""So many tasks are spread without a look at the backlogs, so that a slow producer does not ask for each task."""
+"""How many tasks are spread without measuring the backlogs, so that a slow producer does not measure for each task."""
 _CALLS, _LEAST, _MOST = 4, 16, 250
-"""Tasks of one enqueue go to so many shards, if each gets at least and none more than so many at a time: a call costs
-client and server as much as some ten tasks."""
+"""The number of shards that one enqueue uses, and the least and most tasks in a row for one shard: a call costs client
+and server as much as some ten tasks."""
 _TIME_AND_PROCESS = 28
-"""Digits of a made id before its tag."""
+"""The number of digits of a made id before its tag."""
 _AWAY = _NEVER = float("inf")
 
 
 class Router:
     """Spreads the tasks of one queue over its shards.
 
-    Tasks with equal keys, equal locks or equal ids go to one shard, always the same. Any other goes to the shard with
-    the least backlog on the node with the least backlog, so that nodes get equal shares, however many shards each has;
-    a node that does not answer gets none of these. In a queue with `max_size` it is the shard with most room.
+    Tasks with equal keys, equal locks or equal ids always go to the same shard. Other tasks go to the shard with the
+    least backlog on the node with the least backlog, so that nodes get equal shares, however many shards each has; a
+    node that does not answer gets none of these. In a queue with `max_size` they go to the shard with most room.
     """
 
     def __init__(self, keys: Keys, queue: str, counts: ShardCounts, node_of: Callable[[bytes], object]) -> None:
         self.counts = counts
         self.shards = counts.names(queue)[1:]
-        """All but the first, also those that new tasks no longer go to."""
+        """All shards but the first, also shards that get no new tasks any more."""
         self._queue = queue
         self._names = shard_names(queue, counts.partitions)
         self._keyed = shard_names(queue, counts.keyed)
@@ -52,17 +52,18 @@ class Router:
         self._measured_at = 0.0
         self._sent = _UNMEASURED if counts.max_size else 0
         self._since: Counter[int] = Counter()
-        """How many each shard was given since the last measure began: with `max_size`, where each of them counts."""
+        """The tasks placed in each shard since the last measurement began; used with `max_size`, where each task
+        counts."""
         self._counting = threading.Lock()
         """Threads share the heaps. Between reading the least shard and replacing it, another thread may replace it."""
         self._nodes: list[tuple[float, float, list[tuple[float, float, int]]]] = []
-        """A heap of the nodes by their backlog; of each, a heap of its shards by theirs. The second numbers are random,
-        so that equal ones take turns."""
+        """A heap of nodes by backlog, each with a heap of its shards by backlog. The second numbers are random, so that
+        equal entries take turns."""
         self._take([0] * len(self._names))
         call_in_forks(self._begin_in_fork)
 
     def _begin_in_fork(self) -> None:
-        """Frees the lock in a forked child: a thread of its parent may have held it, or may have measured."""
+        """Replaces the lock in a forked child, and forgets a measurement under way: threads of the parent had them."""
         self._counting = threading.Lock()
         self._measured_at = 0.0
 
@@ -77,17 +78,17 @@ class Router:
 
     @property
     def full_shard(self) -> QueueKeys | None:
-        """With `max_size`: the least full shard, when that seems to have no room either."""
+        """With `max_size`: the least full shard when it seems to have no room either; else None."""
         held, _, number = self._nodes[0][2][0]
         return None if held < 0 else self._keys[number]
 
     def measuring(self) -> Operation[None]:
-        """Measures the backlogs, if that is due. A node that is away is left out until the next measure.
+        """Measures the backlogs if that is due. A node that is away is left out until the next measurement.
 
-        Others go on with what is known, however long this takes: a second measure beside it would have each forget what
-        was placed before the other began, and fill a shard beyond its part of `max_size`.
+        Other threads go on with the known backlogs, however long this takes: with two measurements at once each would
+        drop the tasks counted for the other, and fill a shard beyond its part of `max_size`.
         """
-        with self._counting:  # of two threads that find it due, one measures
+        with self._counting:  # if two threads find it due, one measures
             if not self.is_due:
                 return
             began = measured_at = monotonic()
@@ -106,19 +107,19 @@ class Router:
             self._measured_at = measured_at
 
     def measure_again(self) -> None:
-        """A task was refused, so what is known of the backlogs is wrong."""
+        """Makes a measurement due, as a task was refused and the known backlogs are wrong."""
         self._sent, self._measured_at = _UNMEASURED, 0.0
 
     def place_one(self, task: Task) -> None:
-        """As `place`."""
+        """As `place`, for one task."""
         if task.may_go_anywhere:
             self._place_free((task,))
         else:
             self._place_bound(task)
 
     def place(self, tasks: Sequence[Task]) -> None:
-        """Gives each task its shard, and an id that says so. Raises InvalidOption for a unique task with a key whose
-        lock does not cover that, and for an id that names a shard which is not there."""
+        """Sets the shard of each task, and an id with the shard's tag. Raises InvalidOption for a unique task whose
+        lock does not cover its key, and for an id that names a shard that does not exist."""
         free = [task for task in tasks if task.may_go_anywhere]
         if len(free) < len(tasks):
             for task in tasks:
@@ -146,7 +147,7 @@ class Router:
                 force_setattr(task, "queue", name)
 
     def _place_bound(self, task: Task) -> None:
-        """Places a task that belongs to one shard; leaves one that may go anywhere."""
+        """Places a task that belongs to one shard; ignores a task that may go anywhere."""
         if task.key is not None:
             if task.lock is not None and not task.lock.covers_key:
                 raise InvalidOption(
@@ -171,7 +172,7 @@ class Router:
 
     def _put(self, task: Task, name: str) -> None:
         _put(task, name)
-        if self.counts.max_size:  # what it takes, no other task has
+        if self.counts.max_size:  # the task takes room from others
             with self._counting:
                 _, _, shards = self._nodes[0]
                 for place, (held, turn, number) in enumerate(shards):
@@ -181,7 +182,7 @@ class Router:
                 heapify(shards)
 
     def _take(self, backlogs: Sequence[float]) -> None:
-        """Notes the backlogs, with what was placed since they were asked for."""
+        """Builds the heaps from the backlogs and the tasks placed since these were requested."""
         nodes: dict[object, list[tuple[float, float, int]]] = {}
         parts = self.counts.parts(self.counts.max_size)
         of_nodes = [None if self.counts.max_size else self._node_of(keys.waiting) for keys in self._keys]
@@ -197,7 +198,7 @@ class Router:
 
 
 def _put(task: Task, name: str) -> None:
-    """A task is changed in place: sent again after an error, it goes to the same shard under the same id."""
+    """Changes the task in place, so that after an error it is sent again to the same shard under the same id."""
     if task.queue != name:
         if not task.sending:
             force_setattr(task, "id", f"{task.id[:_TIME_AND_PROCESS]}-{tag_of(name)}")

@@ -1,8 +1,8 @@
-"""What a client knows of the queues that it sends tasks to: whether they are registered, and their shards.
+"""A client's cache of the queues that it sends tasks to: whether they are registered, and their shards.
 
-A client asks for the number of shards when it registers a queue, in the same round trip, then once a minute, and after
-a shard was full. What it knows may be out of date for so long: a task that it sends to another shard than it would now
-runs all the same, as workers serve every shard there ever was.
+A client reads the number of shards when it registers a queue, in the same round trip, then once a minute, and after a
+shard was full. A stale number does no harm: a task in a shard that is no longer used runs all the same, as workers
+serve every shard that there ever was.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,12 +29,12 @@ BROKEN_OFF = (OutcomeUnknown, ServerUnavailable)
 KNOWN_FOR_S = 60.0
 _UNKNOWN_FOR_S = 5.0
 _ASKED_AGAIN_S = 1.0
-"""How old numbers of shards are before they are asked for again as a shard was full."""
+"""The least age of a number of shards before a full shard causes it to be read again."""
 _NEVER = float("inf")
 
 
 class Routes:
-    """What a client knows of the queues that it uses. Threads share it."""
+    """The registered queues of a client, and their shards. Threads share it."""
 
     def __init__(self, keys: Keys, endpoint: Endpoint) -> None:
         self._keys = keys
@@ -42,14 +42,14 @@ class Routes:
         self.registered: set[str] = set()
         """Queues that are in the registry of all queues."""
         self.routers: dict[str, Router] = {}
-        """Of the queues with shards."""
+        """The routers of queues with shards, by queue."""
         self._known_until: dict[str, float] = {}
         self._trusted_until: dict[str, float] = {}
-        """Until when a full shard casts no doubt on the number of shards."""
+        """The instant until which a full shard is no reason to read the number of shards, by queue."""
 
     @property
     def on_several_nodes(self) -> bool:
-        """Whether a node may be away while others take what they are sent."""
+        """Whether one node may be away while others accept calls."""
         return self._endpoint.cluster is not None
 
     def are_needed(self, queue: str) -> bool:
@@ -61,7 +61,7 @@ class Routes:
         )  # fmt: skip
 
     def placed_at_once(self, task: Task) -> bool:
-        """Gives a task its shard when that needs nothing of the server; returns whether it did."""
+        """Places a task in its shard when that needs no round trip; returns whether it did."""
         queue = task.queue
         router = self.routers.get(queue)
         if router is None or router.is_due or queue not in self.registered:
@@ -72,8 +72,8 @@ class Routes:
         return True
 
     def placing(self, tasks: Sequence[Task]) -> Operation[bool]:
-        """Registers the queues that are new here, asks for their shards, and gives the tasks their shards. Returns
-        whether a queue was registered."""
+        """Registers the queues that are new to this client, reads their shards, and places the tasks in their shards.
+        Returns whether a queue was registered."""
         names = {task.queue for task in tasks}
         is_new = yield from self._learning(names)
         for name in names & self.routers.keys():
@@ -82,7 +82,7 @@ class Routes:
         return is_new
 
     def _learning(self, names: AbstractSet[str]) -> Operation[bool]:
-        """Registers these queues where they are new here, and asks for their shards. Returns whether one was new."""
+        """Registers queues that are new to this client, and reads their shards. Returns whether any queue was new."""
         now = monotonic()
         new = sorted(names - self.registered)
         stale = sorted(name for name in names if self._known_until.get(name, 0.0) < now)
@@ -95,14 +95,14 @@ class Routes:
             for name, calls in zip(stale, asked, strict=True):
                 self._note(name, *islice(replies, len(calls)))
             if shards := self._unmade(names):
-                self.registered -= names  # so that the next call makes them if this one fails
+                self.registered -= names  # so that the next call makes the shards if this call fails
                 yield making_shards(self._keys, shards)
                 self.registered.update(names, shards)
         return bool(new)
 
     def full_shard(self, name: str) -> Operation[QueueKeys | None]:
-        """Returns a shard of a queue that has no room, as none of them seems to have; None where one has. Registers the
-        queue when it is new here, and measures."""
+        """Returns the least full shard of a queue when no shard seems to have room; else None. Registers a queue that
+        is new to this client, and measures the backlogs."""
         yield from self._learning({name})
         router = self.routers.get(name)
         if router is None or not router.counts.max_size:
@@ -111,43 +111,43 @@ class Routes:
         return router.full_shard
 
     def place_as_known(self, tasks: Sequence[Task]) -> None:
-        """Gives the tasks their shards by what is known, however old that is. Asks the server for nothing."""
+        """Places the tasks in their shards by the cached counts and backlogs, however old. Sends nothing."""
         for name in {task.queue for task in tasks} & self.routers.keys():
             self.routers[name].place([task for task in tasks if task.queue == name])
 
     def counting(self, queue: str) -> Operation[ShardCounts]:
-        """Returns how many shards a queue has; asks at most once a minute, and registers nothing."""
+        """Returns how many shards a queue has; reads at most once a minute, and registers nothing."""
         if self._known_until.get(queue, 0.0) < monotonic():
             self._note(queue, *(yield EachReply(self._asking(queue))))
         router = self.routers.get(queue)
         return WITHOUT if router is None else router.counts
 
     def _asking(self, queue: str) -> Calls:
-        """The first shard knows. Others are asked something, too: when its node is away and theirs are not, what was
-        known goes on."""
+        """Calls that read the number of shards, which the first shard has. The calls to the other shards keep the whole
+        from failing while the first shard's node is away: then the cached number stays in use."""
         others = self.routers[queue].shards if queue in self.routers else ()
         return [shard_counts(self._keys.queue(queue)), *[backlog(self._keys.queue(one)) for one in others]]
 
     def bounded(self, names: Iterable[str]) -> list[str]:
-        """Those of these queues that have partitions and a max_size."""
+        """The queues among `names` that have partitions and a max_size."""
         return [name for name in names if name in self.routers and self.routers[name].counts.max_size]
 
     def measure_again(self, names: Iterable[str]) -> None:
-        """Tasks of these queues were refused, so what is known of their backlogs is wrong."""
+        """Makes measurements due for these queues: a task was refused, so the known backlogs are wrong."""
         for name in names:
             if name in self.routers:
                 self.routers[name].measure_again()
 
     def ask_again(self, names: Iterable[str]) -> None:
-        """A shard of these queues, or the queue itself, was full. With more partitions each has a smaller part of
-        `max_size` than this client knows, and with fewer the last ones have none; others may have room."""
+        """Has the numbers of shards of these queues read again, as a shard was full. After a change of partitions each
+        shard has a smaller part of `max_size` than this client knows, or none; other shards may have room."""
         now = monotonic()
         for name in names:
             if self._trusted_until.get(name, 0.0) < now:
                 self._known_until.pop(name, None)
 
     def forget(self, queue: str) -> None:
-        """The shards of this queue, or of its whole pipeline, were changed here, or it was deleted."""
+        """Drops the cache of a queue, and of its whole pipeline, after this client changed its shards or deleted it."""
         pipeline = tag_of(queue) if "/" in queue else None
         for name in {queue, *self.registered, *self._known_until}:
             if whole_queue(name) == queue or whole_queue(tag_of(name)) == pipeline:
@@ -157,7 +157,7 @@ class Routes:
 
     def _note(self, queue: str, counts: Any, *_of_others: object) -> None:
         _raise_first([counts])
-        if counts is UNKNOWN:  # where a node is away, to ask costs the time that a client waits for it
+        if counts is UNKNOWN:  # while a node is away, each read costs the client's timeout
             known_for_s = KNOWN_FOR_S if queue in self.routers else _UNKNOWN_FOR_S
             self._known_until[queue] = self._trusted_until[queue] = monotonic() + known_for_s
             return
@@ -172,11 +172,11 @@ class Routes:
             shards = self.routers[queue].shards
             self._known_until.update(dict.fromkeys(shards, _NEVER))
             if "/" not in queue:
-                self.registered.update(shards)  # when they were made
+                self.registered.update(shards)  # they were registered when they were made
 
     def _unmade(self, names: Iterable[str]) -> list[str]:
-        """The shards of queues of pipelines to register: a queue that is newer than the partitions of its pipeline has
-        none yet."""
+        """The shards of pipelines' queues that are to be registered: a queue that is newer than the partitions of its
+        pipeline has no shards yet."""
         of_pipelines = [self.routers[name].shards for name in names if "/" in name and name in self.routers]
         return [name for shards in of_pipelines for name in shards if name not in self.registered]
 
@@ -186,9 +186,9 @@ class Routes:
 
 
 class NotedOutcome:
-    """Around the sending of tasks: notes whether it is known what became of them.
+    """Context of sending tasks: records whether their outcome is known.
 
-    When the sending breaks off, is cancelled or interrupted, or finds a shard full, the shards are looked at before the
+    When sending breaks off, is cancelled or interrupted, or finds a shard full, the backlogs are measured before the
     next task.
     """
 

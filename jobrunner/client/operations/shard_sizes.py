@@ -1,8 +1,8 @@
-"""Parts of `max_size` that the shards of a queue have. A shard is full when its part is.
+"""The parts of `max_size` that the shards of a queue have. A shard is full when its part is full.
 
-Invariant: the parts are never more than `max_size` together, also while it or the number of partitions changes. So a
-change lowers parts first, then writes the settings or counts, and raises parts last. A program that dies between leaves
-parts that are too small; a worker that starts, and the next change, bring them up.
+Invariant: the sum of the parts never exceeds `max_size`, also while `max_size` or the number of partitions changes. So
+a change lowers parts first, then writes the settings or counts, and raises parts last. A program that dies in between
+leaves parts that are too small; the next start of a worker, or the next change, raises them.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Part = int | None
 
 
 def lower_sizes(ref: QueueRef, counts: ShardCounts, max_size: int | None) -> Operation[None]:
-    """Lowers parts to what they will be with so many shards and this bound, before either is written."""
+    """Lowers parts to their future values for these counts and this bound, before either is written."""
     if not max_size:
         return
     every, wanted = ref.first_shards(counts.served), counts.parts(max_size)
@@ -32,7 +32,7 @@ def lower_sizes(ref: QueueRef, counts: ShardCounts, max_size: int | None) -> Ope
 
 
 def settle_sizes(ref: QueueRef) -> Operation[None]:
-    """Brings the parts to what the settings and counts say now, lower ones first."""
+    """Sets the parts to the values for the present settings and counts, lowered parts first."""
     stored, counts = yield [queues.settings(ref.keys), shard_counts(ref.keys)]
     max_size = read_settings(stored).max_size
     if counts.served == 1:

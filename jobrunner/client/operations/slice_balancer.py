@@ -1,4 +1,4 @@
-"""Slices follow the load: workers and clients read the shards of the queues that they serve about once a second."""
+"""Balances slices by load: workers and clients read the shards of the queues that they serve about once a second."""
 
 from jobrunner.broker.calls import slices
 from jobrunner.broker.calls.slices import ShardSlices
@@ -13,17 +13,17 @@ from jobrunner.errors import JobrunnerError
 LOOK_EVERY_S = 1.0
 _CLAIMED_FOR_MS = 900
 _UNLIMITED_S = 5.0
-"""A queue without limits may get some."""
+"""The interval of looks at a queue without limits, as it may get limits."""
 _SOON_S = 0.1
 _MOST_SOON = 5
-"""Looks in a row that follow one another sooner, because a shard holds back leases to give them away."""
+"""The most looks in a row at the short interval, because a shard holds back leases to give them away."""
 _WRONG_BEFORE_MENDED = 3
 
 
 class SliceBalancer:
     """Moves slices of a queue to the shards where tasks wait for them.
 
-    Each of its steps is safe at any time in any process. That only one process has a look at a time saves commands.
+    Each of its steps is safe at any time in any process. One process at a time looks, only to save commands.
     """
 
     def __init__(self, ref: QueueRef) -> None:
@@ -35,8 +35,8 @@ class SliceBalancer:
         """When the next look is due, by the monotonic clock."""
 
     def balancing(self, count: int) -> Operation[bool]:
-        """One look at so many shards, and what follows from it, unless another process had one just now. Returns
-        whether anything moved. Raises ServerError."""
+        """Looks at `count` shards and moves slices, unless another process looked just now. Returns whether any slice
+        moved. Raises ServerError."""
         self.due_at = monotonic() + LOOK_EVERY_S
         if not self._soon and not (yield from ask(slices.claim(self._ref.keys, for_ms=_CLAIMED_FOR_MS))):
             return False
@@ -54,19 +54,19 @@ class SliceBalancer:
         if len({one.generation for one in seen}) > 1:
             return moved  # its limits are being divided
         now = monotonic()
-        usage = self._usage if len(there) == count else Usage()  # shards are counted by their place
+        usage = self._usage if len(there) == count else Usage()  # usage is kept by the position of the shard
         usage.note(now, seen)
         givings = plan(seen, usage, now, unix_ms() / 1000)
         moved |= yield from move(there, seen[0].generation, givings)
         holds = any(giving.hold is not None for giving in givings.values())
         self._soon = self._soon + 1 if holds and self._soon < _MOST_SOON else 0
-        if self._soon:  # short tasks end at once, and their place is to be given away
+        if self._soon:  # short tasks end soon, and their leases are to be given away
             self.due_at = monotonic() + _SOON_S
         return moved
 
     def _mended(self, seen: list[ShardSlices]) -> Operation[bool]:
-        """Divides the limits anew when the same looks wrong several times: a program died while it divided them, or a
-        server lost what it had confirmed. Returns whether it did."""
+        """Divides the limits anew after several looks with the same wrong slices: a program died while it divided them,
+        or a server lost confirmed writes. Returns whether it did."""
         what = found_wrong(seen, (seen[0].max_inflight, seen[0].max_tokens))
         if what is None:
             self._wrong = None, 0

@@ -1,9 +1,9 @@
-"""Which shard of a queue gives how much of its slices to which other, so that they follow the load.
+"""Plans which shard of a queue gives which part of its slices to which other shard, so that slices follow the load.
 
 Slices are divided by max-min fairness: no shard has more than it needs while another needs more, and shards that need
-more than there is have equal slices. A shard keeps what it uses or has used in the last seconds; it gives only to
-shards that are held up. What nobody needs stays where it is. Nothing here is needed for the bound: however wrong a
-plan, the scripts give away only what a shard does not use.
+more than is available have equal slices. A shard keeps the leases and tokens that it uses or used in the last seconds,
+and gives only to shards that are held up. Slices that no shard needs stay where they are. The limit does not depend on
+the plan: however wrong it is, the scripts give away only what a shard does not use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from jobrunner.broker.calls.slices import ShardSlices
 
 _REMEMBERED_S = 5.0
 _TURN_S = 2.0
-"""Shards that wait for slices take turns of that length when there is less than one for each."""
+"""The length of a turn, where the limit has less than one lease or token for each waiting shard."""
 
 
 class Giving(msgspec.Struct):
-    """The gifts of one shard: number of the receiver → (leases, tokens). `hold`: how many leases it may have from now
-    on (None: its slice)."""
+    """The gifts of one shard: number of the receiver → (leases, tokens). `hold`: how many leases the giver may hold
+    from now on (None: its slice)."""
 
     gifts: dict[int, tuple[int, int]] = {}
     hold: int | None = None
 
 
 class Usage:
-    """The use of each shard in the last seconds, from the looks at it."""
+    """The use of leases and the arrivals of each shard in the last seconds, computed from successive looks."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, int]] = {}
@@ -36,7 +36,7 @@ class Usage:
         self._arrivals: dict[int, float] = {}
 
     def note(self, now: float, shards: Sequence[ShardSlices]) -> None:
-        """Notes what was read at this time."""
+        """Records the shards as read at `now`."""
         for number, shard in enumerate(shards):
             at, enqueued = self._seen.get(number, (now, shard.enqueued))
             if shard.enqueued != enqueued:
@@ -49,20 +49,20 @@ class Usage:
                 self._peaks[number] = now, shard.pending
 
     def leases(self, number: int) -> int:
-        """The most leases that a shard held of late."""
+        """The most leases that a shard held in the last seconds."""
         return self._peaks[number][1]
 
     def arrivals(self, number: int) -> float:
-        """Tasks that came in a second."""
+        """Tasks that arrived per second."""
         return self._arrivals[number]
 
     def is_active(self, number: int, now: float) -> bool:
-        """Whether it got tasks of late."""
+        """Whether a shard got tasks in the last seconds."""
         return now - self._active.get(number, -inf) <= _REMEMBERED_S
 
 
 def plan(shards: Sequence[ShardSlices], usage: Usage, now: float, turn_s: float) -> dict[int, Giving]:
-    """What each shard gives, by its number. `turn_s`: a clock that all balancers share, in seconds."""
+    """The gifts of each shard, by its number. `turn_s`: a clock that all balancers share, in seconds."""
     turn = int(turn_s / _TURN_S)
     found: dict[int, Giving] = {}
     _plan_leases(shards, usage, now, turn, found)
@@ -85,7 +85,7 @@ def _plan_leases(
             else max(shard.pending, usage.leases(number), int(shard.waiting > 0 or usage.is_active(number, now)))
             for number, (shard, is_hungry) in enumerate(zip(shards, hungry, strict=True))
         ]
-        if sum(demand > 0 for demand in demands) > sum(slices):  # too few to keep any for what may come
+        if sum(demand > 0 for demand in demands) > sum(slices):  # too few to reserve any for future tasks
             demands = [
                 demand if is_hungry else shard.pending
                 for demand, shard, is_hungry in zip(demands, shards, hungry, strict=True)
@@ -101,7 +101,7 @@ def _plan_leases(
                 rest -= more
                 in_use = min(shards[number].pending, slices[number])
                 found.setdefault(number, Giving({})).hold = in_use - more
-    for number, shard in enumerate(shards):  # a hold ends when nobody waits for it
+    for number, shard in enumerate(shards):  # a hold ends when no shard waits for it
         if shard.hold is not None:
             found.setdefault(number, Giving({}))
 
@@ -129,7 +129,7 @@ def _plan_tokens(
 
 
 def _match(needs: Mapping[int, int], spare: Mapping[int, int], found: dict[int, Giving], place: int) -> int:
-    """Lets those with the most to spare give to those that need most; returns what is still needed."""
+    """Lets the shards with most to spare give to the shards that need most; returns the need that is left."""
     left = {number: more for number, more in spare.items() if more > 0}
     rest = 0
     for taker, need in sorted(needs.items(), key=lambda one: one[1], reverse=True):
@@ -147,8 +147,8 @@ def _match(needs: Mapping[int, int], spare: Mapping[int, int], found: dict[int, 
 
 
 def fair_shares(total: int, demands: Sequence[int], slices: Sequence[int], turn: int) -> list[int]:
-    """The max-min fair shares of a total. What remains when each got the same goes to those that have more now; where
-    there is not one for each, they take turns."""
+    """The max-min fair shares of a total. The remainder after equal shares goes to the shards that have more now; where
+    the total is less than one for each shard, they take turns."""
     shares = [0] * len(demands)
     wanting = [number for number, demand in enumerate(demands) if demand > 0]
     while wanting and total > 0:

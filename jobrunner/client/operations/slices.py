@@ -1,10 +1,10 @@
-"""Slices of `max_inflight` and `rate` that the shards of a queue have: dividing the limits, and moving slices to where
-tasks wait (decision 52).
+"""Slices of `max_inflight` and `rate` that the shards of a queue have: dividing the limits, and moving slices to shards
+where tasks wait (decision 52).
 
-Invariant: the slices of `max_inflight`, with the gifts that are under way, are never above the limit together, whoever
-dies between two steps, whatever is sent twice, and whoever else does the same at the same time. A division has a
-number, its generation. Shards begin it one by one, and only lose; the first one, which begins it last, has what the
-others have not. So what was lost on the way, or with a server, is there again after the next division.
+Invariant: the sum of the slices of `max_inflight` and of the gifts under way never exceeds the limit, whichever process
+dies between two steps, whichever call is sent twice, and however many processes do this at once. A division has a
+number, its generation. Shards begin it one by one, and their slices only shrink; the first shard, which begins it last,
+gets the rest of the limit. So parts that were lost on the way, or with a server, are back after the next division.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +22,12 @@ from jobrunner.queue_settings import QueueSettings
 
 Limits = tuple[Limit, Limit]
 _WAYS: Sequence[tuple[bool, bool]] = ((True, False), (False, False), (False, True))
-"""How a division reduces slices: in proportion, to what is in use, to nothing. The next one is tried when more leases
-are held than the first shard is left with."""
+"""The ways in which a division reduces slices: in proportion, to the leases in use, to nothing. The next way is tried
+when the first shard holds more leases than the rest of the limit."""
 
 
 class Divided(Enum):
-    """How a division of limits ended."""
+    """The outcome of a division of limits."""
 
     DONE = "done"
     SUPERSEDED = "another one was begun; what this one read may be out of date"
@@ -35,13 +35,13 @@ class Divided(Enum):
 
 
 def limits_of(settings: QueueSettings) -> Limits:
-    """The limits of the whole queue that its shards have slices of: leases, and tokens."""
+    """The limits of the whole queue that are divided into slices: leases, and tokens."""
     return settings.max_inflight or None, None if settings.rate is None else settings.rate.max_tokens
 
 
 def found_wrong(shards: Sequence[ShardSlices], limits: Limits) -> object:
-    """What is wrong with slices that were read; None when they are, with the gifts under way, the limits together.
-    Slices move, and a look at all of them is not one step, so nothing may be wrong all the same."""
+    """What is wrong with the slices as read; None when their sum, with the gifts under way, is the limits. Reading all
+    shards is not atomic, and slices move, so a single finding may be a false alarm."""
     gifts = [gift for one in shards for gift in one.gifts]
     inflight = sum(one.inflight or 0 for one in shards) + sum(gift.leases for gift in gifts)
     tokens = sum(one.tokens or 0 for one in shards) + sum(gift.tokens for gift in gifts)
@@ -54,8 +54,8 @@ def found_wrong(shards: Sequence[ShardSlices], limits: Limits) -> object:
 
 
 def begin_division(ref: QueueRef) -> Operation[int]:
-    """Returns the number of a new division. What its caller reads after that is no older than what the division before
-    it wrote: the first shard ends none but the last one that was begun."""
+    """Returns the number of a new division. Reads after this call see all writes of the division before it: the first
+    shard ends only the division that was begun last."""
     return (yield from ask(slices.allocate_generation(ref.keys)))
 
 
@@ -63,13 +63,13 @@ def divide(
     ref: QueueRef, generation: int, count: int, before: Limits, limits: Limits,
     fields_of: Callable[[int], Mapping[str, Arg]], *, may_exceed: bool,
 ) -> Operation[Divided]:  # fmt: skip
-    """Divides limits among so many shards; writes the settings of each, `fields_of` its number, in the same step."""
+    """Divides limits among `count` shards; writes each shard's settings, `fields_of` its number, in the same step."""
     every = ref.first_shards(count)
     for in_proportion, by_force in _WAYS if may_exceed else _WAYS[:-1]:
         reduced: Limits = limits if in_proportion else (limits[0] and 0, limits[1] and 0)
         begun = yield from _enter(every[1:], generation, reduced, before, fields_of, by_force=by_force)
         latest = max((one.superseded_by for one in begun if one.superseded_by is not None), default=0)
-        if latest:  # also when the first shard lost its number, with its server
+        if latest:  # also when the first shard lost its number, as with its server
             yield [slices.allocate_generation(ref.keys, above=latest - generation)]
             return Divided.SUPERSEDED
         others = sum(one.inflight for one in begun), sum(one.tokens for one in begun)
@@ -101,7 +101,7 @@ def _enter(
 
 
 def _spread(every: Sequence[QueueRef], generation: int, limits: Limits, begun: Sequence[Begun]) -> Operation[None]:
-    """The first shard gives those that have less than an even share what it has above its own."""
+    """Gives the first shard's excess over an even share to the shards that have less."""
     gifts: dict[int, tuple[int, int]] = {}
     left = [0, 0]
     for number, one in enumerate(begun):
@@ -121,7 +121,7 @@ def _spread(every: Sequence[QueueRef], generation: int, limits: Limits, begun: S
 
 
 def move(every: Sequence[QueueRef], generation: int, givings: Mapping[int, Giving]) -> Operation[bool]:
-    """Gives, and delivers what was given. Returns whether anything arrived."""
+    """Gives parts of slices away and delivers them. Returns whether any gift arrived."""
     if not givings:
         return False
     calls = [
@@ -143,8 +143,8 @@ def move(every: Sequence[QueueRef], generation: int, givings: Mapping[int, Givin
 def deliver(
     every: Sequence[QueueRef], generations: Mapping[int, int], given: Mapping[int, Sequence[Gift]]
 ) -> Operation[bool]:
-    """Delivers gifts by the number of their giver, and lets the givers forget what arrived. What did not is delivered
-    by the next look. Returns whether anything arrived."""
+    """Delivers gifts, by the number of their giver, and lets the givers forget gifts that arrived. The next look
+    delivers the others. Returns whether any gift arrived."""
     by_name = {shard.name: shard for shard in every}
     sent = [(giver, gift) for giver, gifts in given.items() for gift in gifts if gift.shard in by_name]
     if not sent:

@@ -34,7 +34,7 @@ Leave = tasks.Leave
 
 
 class TaskRef(msgspec.Struct, frozen=True):
-    """Where a task is looked for: `queue` is needed for an id of the user's own."""
+    """The reference to a task: `queue` is needed for an id of the user's own."""
 
     keys: Keys
     encryption: PayloadEncryption | None
@@ -43,7 +43,7 @@ class TaskRef(msgspec.Struct, frozen=True):
 
 
 def check_place(task_id: str, queue: str | None) -> None:
-    """Raises InvalidName for an id of the user's own without the name of its queue, and for what names no queue."""
+    """Raises InvalidName for an id of the user's own without a queue, and for an invalid name of a queue."""
     if queue is not None:
         check_is_text(queue)
     if tag_of_id(check_id(task_id)) is None and queue is None:
@@ -51,14 +51,14 @@ def check_place(task_id: str, queue: str | None) -> None:
 
 
 def find(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord | None]":
-    """Returns the record, or None; `awaited` has the server tell of the end of the task. A payload in a store is not
+    """Returns the record, or None; with `awaited` the server announces the end of the task. A payload in a store is not
     read."""
     record = yield from _shown(at, awaited=awaited)
     return None if record is None else decrypted_record(at.encryption, record, fetches=False)
 
 
 def read_whole(at: TaskRef) -> "Operation[TaskRecord]":
-    """Returns the record, with a payload in a store. Raises TaskGone."""
+    """Returns the record; reads a payload in a store, too. Raises TaskGone."""
     record = yield from _shown(at)
     if record is None:
         raise gone(at.id)
@@ -66,8 +66,8 @@ def read_whole(at: TaskRef) -> "Operation[TaskRecord]":
 
 
 def _shown(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord | None]":
-    """Reads a task. One with an id of the user's own may be in any shard of its queue: all are asked when it is not in
-    the queue itself."""
+    """Reads a task. A task with an id of the user's own may be in any shard of its queue: all shards are asked when it
+    is not in the queue itself."""
     record = yield from ask(tasks.show(at.keys, at.id, queue=at.queue, awaited=awaited))
     if record is not None or at.queue is None or is_shard(at.queue) or tag_of_id(at.id) is not None:
         return record
@@ -77,13 +77,13 @@ def _shown(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord | Non
 
 
 def _is_in_shard_of(queue: str, task_id: str) -> bool:
-    """Whether the id says that the task is in a shard of this queue other than the first."""
+    """Whether the id has the tag of a shard of this queue other than the first."""
     tag = tag_of_id(task_id)
     return tag is not None and is_shard(tag) and whole_queue(tag) == tag_of(queue)
 
 
 def opened(encryption: PayloadEncryption | None, record: "TaskRecord") -> "Operation[TaskRecord]":
-    """Returns the record decrypted, with a payload in a store."""
+    """Returns the decrypted record; reads a payload in a store, too."""
     if encryption is not None and is_stored(record.fields.get("encoding")):
         return (yield InThread(partial(decrypted_record, encryption, record)))  # type: ignore[no-any-return]
     return decrypted_record(encryption, record)
@@ -125,8 +125,8 @@ def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
 
 
 def cancel(at: TaskRef, *, leave: Leave = "") -> Operation[bool]:
-    """Returns False when the task is finished or gone, or left as `leave` says. An item that moves while it is looked
-    for is looked for again in its next queue: it may pass several on its way through a pipeline."""
+    """Returns False when the task is finished or gone, or left alone as `leave` says. An item that moves meanwhile is
+    looked for again in its next queue: it may pass several on its way through a pipeline."""
     queue = yield from _own_queue(at)
     for _ in range(_QUEUES_TRIED):
         word = yield from ask(tasks.cancel(queue, at.id, keep_ms=KEEP_CANCELLED_MS, leave=leave))
@@ -162,13 +162,13 @@ def requeue_all(
     keys: Keys, queue: str, ids: Sequence[str], *, start_ms: float = 0, step_ms: float = 0
 ) -> Operation[int]:
     """Puts dead tasks of a queue back, the first due in `start_ms`, the others `step_ms` apart; returns how many. Here
-    and below ids are not checked: damaged ones go, too."""
+    and below ids are not checked, so that damaged ids can be handled, too."""
     return (yield from ask(tasks.requeue(keys.queue(queue), ids, start_ms=start_ms, step_ms=step_ms))).count("ok")
 
 
 def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, leave: Leave = "") -> Operation[int]:
-    """Cancels tasks of a queue, or asks those that run to stop; returns how many. `leave` names those that changed
-    since they were found: a dead one would be deleted, a requeued one would not run."""
+    """Cancels tasks of a queue, or asks running tasks to stop; returns how many. `leave` excludes tasks that changed
+    since they were found: a dead task would be deleted, a requeued task would not run."""
     at = keys.queue(queue)
     said: list[str] = yield [tasks.cancel(at, one, keep_ms=KEEP_CANCELLED_MS, leave=leave) for one in ids]
     if "posted" in said:
@@ -177,8 +177,8 @@ def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, leave: Leave = "")
 
 
 def delete_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = False) -> Operation[int]:
-    """Deletes tasks of a queue that no worker has; returns how many. With `dead_only` one that was found dead, and is
-    requeued by now, is left."""
+    """Deletes tasks of a queue that no worker holds; returns how many. With `dead_only` a task that was found dead and
+    is requeued by now is left."""
     at = keys.queue(queue)
     deleted = (yield from ask(tasks.remove(at, ids, dead_only=dead_only))).count("ok")
     yield from relaying(keys, tags=[at.tag])
@@ -186,7 +186,7 @@ def delete_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = 
 
 
 def read_result(record: "TaskRecord") -> Any:
-    """The result of a finished task. Raises TaskFailed or TaskCancelled for one that did not succeed."""
+    """The result of a finished task. Raises TaskFailed or TaskCancelled for a task that did not succeed."""
     if record.state is TaskState.DEAD:
         reason = record.error.partition("\n")[0] or "no reason was given"
         raise TaskFailed(f"task {record.id} ({record.type}) is dead: {reason}")
@@ -200,7 +200,7 @@ def read_result(record: "TaskRecord") -> Any:
 
 
 def gone(task_id: str) -> TaskGone:
-    """The error for a task that is not there."""
+    """The error for a task that the server does not keep."""
     return TaskGone(f"no task {task_id}: it never was, or it finished and is no longer kept; see the option result_ttl")
 
 

@@ -1,8 +1,8 @@
 """The operations on a queue with all its shards, shared by Queue and AsyncQueue.
 
-The queue itself is its first shard, so each operation begins there, and asks in its first round trip how many other
-shards there are (`with_shards`). A queue without partitions gets the operation of operations/queue.py with one command
-more and no round trip more.
+The queue itself is its first shard, so each operation begins there, and reads the number of shards in its first round
+trip (`with_shards`). For a queue without partitions this adds one command to the operation of operations/queue.py, and
+no round trip.
 """
 
 import math
@@ -31,14 +31,14 @@ from jobrunner.settings import Duration
 
 T = TypeVar("T")
 PRODUCERS_LEARN_S = KNOWN_FOR_S + 5
-"""After so long, each producer knows a change of the number of partitions, and what it sent before has arrived."""
+"""How long until every producer knows a changed number of partitions, and its earlier calls have arrived."""
 _LOOKED_FOR_AT_ONCE = 4000
-"""Pairs of an id and a shard in one round trip, a microsecond or two each for the server."""
+"""The most pairs of an id and a shard in one round trip; a pair costs the server a microsecond or two."""
 
 
 def with_shards(ref: QueueRef, steps: Operation[T]) -> Operation[tuple[T, list[QueueRef]]]:
-    """Carries out an operation on the queue itself. Returns its value, and the other shards of the queue, for which it
-    asks in the first round trip of the operation."""
+    """Carries out an operation on the queue itself. Returns its value, and the other shards of the queue, which it
+    reads in the first round trip of the operation."""
     if ref.routes is None:
         return (yield from steps), []
     try:
@@ -55,7 +55,7 @@ def with_shards(ref: QueueRef, steps: Operation[T]) -> Operation[tuple[T, list[Q
 
 
 def shards(ref: QueueRef) -> Operation[list[QueueRef]]:
-    """Returns all shards of a queue; itself alone without partitions."""
+    """Returns all shards of a queue; only the queue itself without partitions."""
     if ref.routes is None:
         return [ref]
     return [ref.shard(name) for name in (yield from ask(shard_counts(ref.keys))).names(ref.name)]
@@ -68,14 +68,14 @@ def of_each(ref: QueueRef, make: Callable[[QueueRef], Call[T]]) -> Operation[lis
 
 
 def shard_of(ref: QueueRef, task_id: str) -> QueueRef:
-    """The shard that the id of a task says; the queue itself for an id of the user's own. Raises InvalidName."""
+    """The shard whose tag the task id has; the queue itself for an id of the user's own. Raises InvalidName."""
     tag = tag_of_id(check_id(task_id))
     is_own = tag is not None and whole_queue(tag) == ref.keys.tag and ref.routes is not None
     return ref.shard(in_partition_of(tag, ref.name)) if tag is not None and is_own else ref
 
 
 def shard_with(ref: QueueRef, task_id: str) -> Operation[QueueRef]:
-    """Returns the shard that has the task with an id of the user's own; the queue itself where none has."""
+    """Returns the shard that has the task with an id of the user's own; the queue itself when no shard has it."""
     every = yield from shards(ref)
     if tag_of_id(task_id) is not None or len(every) == 1:
         return shard_of(ref, task_id)
@@ -83,7 +83,7 @@ def shard_with(ref: QueueRef, task_id: str) -> Operation[QueueRef]:
 
 
 def _holders(every: Sequence[QueueRef], ids: Sequence[str]) -> Operation[list[QueueRef | None]]:
-    """Returns for each of these ids of the user's own the shard that has the task, None where none has."""
+    """Returns for each of these ids of the user's own the shard that has the task, None when no shard has it."""
     holders: list[QueueRef | None] = []
     at_once = max(_LOOKED_FOR_AT_ONCE // len(every), 1)
     for some in in_slices(ids, at_once):
@@ -95,7 +95,7 @@ def _holders(every: Sequence[QueueRef], ids: Sequence[str]) -> Operation[list[Qu
 
 
 def delete_task(ref: QueueRef, task_id: str, *, force: bool) -> Operation[bool]:
-    """Returns whether there was such an item. Raises NotReserved, UsageError."""
+    """Returns whether the item existed. Raises NotReserved, UsageError."""
     is_there = yield from one.delete(shard_of(ref, task_id), task_id, force=force)
     if not is_there and (shard := (yield from shard_with(ref, task_id))) is not shard_of(ref, task_id):
         is_there = yield from one.delete(shard, task_id, force=force)
@@ -167,7 +167,7 @@ def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str
 
 
 def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
-    """Returns one page of records, shard by shard; an empty one only at the end."""
+    """Returns one page of records, shard by shard; an empty page only at the end."""
     first = ref if after is None else shard_of(ref, after)
     if after is not None and tag_of_id(after) is None:
         first = yield from shard_with(ref, after)
@@ -185,10 +185,10 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
 
 
 def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None, payload: Any) -> Operation[int]:
-    """Returns how many were put back. The `rate` is that of the whole queue. Raises InvalidOption."""
+    """Returns how many items were put back. `rate` is for the whole queue. Raises InvalidOption."""
     step_ms = dead_and_history.step_of(rate)
     if chosen is None:
-        if payload is not msgspec.UNSET:  # that of each dead item would be lost
+        if payload is not msgspec.UNSET:  # else the payload of each dead item would be lost
             raise InvalidOption(f"payload={describe(payload)} without ids: give the ids of the items that it is for")
         found, others = yield from with_shards(ref, ask(queues.counts(ref.keys)))
         more: list[queues.QueueCounts] = (yield [queues.counts(shard.keys) for shard in others]) if others else []
@@ -210,11 +210,11 @@ def requeue_dead(ref: QueueRef, chosen: Iterable[str] | None, rate: float | None
 
 
 _Part = tuple[QueueRef, list[str] | None, int]
-"""A shard, the ids of dead tasks in it (None for all), and how many they are."""
+"""A shard, the ids of dead tasks in it (None for all), and their number."""
 
 
 def _requeue_parts(parts: list[_Part], step_ms: float, payload: Any) -> Operation[int]:
-    """Puts back so many of each shard, in turns: a shard with more of them has shorter steps, so that together they
+    """Puts dead tasks of all shards back in turns: a shard with more tasks has shorter steps, so that together they
     come back at one rate, from the first to the last."""
     total = sum(count for _, _, count in parts)
     done = 0
@@ -226,7 +226,7 @@ def _requeue_parts(parts: list[_Part], step_ms: float, payload: Any) -> Operatio
 
 
 def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
-    """Returns records, the item that finished last first."""
+    """Returns records, the latest finished item first."""
     found, others = yield from with_shards(ref, dead_and_history.history(ref, limit))
     if not others:
         return found
@@ -240,7 +240,7 @@ def _finished_at(record: ItemRecord) -> float:
 
 
 def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = None) -> Operation[int]:
-    """Returns how many were deleted."""
+    """Returns how many items were deleted."""
     total, others = yield from with_shards(ref, one.purge(ref, state, progress))
     for shard in others:
         before = total
@@ -254,9 +254,9 @@ def purge(ref: QueueRef, state: str, progress: Callable[[int], None] | None = No
 
 
 def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
-    """Returns whether there was such a queue. Raises QueueNotEmpty, before anything is deleted unless by force, and
-    UsageError for a queue whose producers may still use its other shards: what they sent after it was deleted would be
-    in a shard that no worker serves."""
+    """Returns whether the queue existed. Raises QueueNotEmpty, without `force` before anything is deleted, and
+    UsageError for a queue whose producers may still use its other shards: tasks sent after the deletion would be in a
+    shard that no worker serves."""
     if ref.routes is None:
         return (yield from delete_queue.delete_queue(ref, force=force))
     found = yield from ask(shard_counts(ref.keys))
@@ -283,6 +283,6 @@ def delete(ref: QueueRef, *, force: bool) -> Operation[bool]:
                 "(--force)"
             )
     there = False
-    for shard in reversed(every):  # the queue itself last: as long as it is there, so are its other shards
+    for shard in reversed(every):  # the queue itself last: it has the number of shards
         there |= yield from delete_queue.delete_queue(shard, force=force)
     return there
