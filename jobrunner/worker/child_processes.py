@@ -1,10 +1,10 @@
 """Finds and kills the processes that a dead worker leaves behind.
 
-They would go on with a job while it runs again elsewhere. When the worker is dead they have another parent, so they are
-recognised by what they inherited: an environment variable (programs that were executed) or the mapping of the shared
-memory of lease_keeper/keeper_link.py (processes that were only forked). The worker sets the variable for the
-processes of its slots; a process that is nothing but a worker sets it for all, so processes that jobs started are found
-as well. A process that a job detached on purpose, into a session of its own, is left alone.
+They would go on with a job while it runs again elsewhere. After the worker's death they have another parent, so they
+are recognised by inherited marks: an environment variable (programs that were executed) or the mapping of the shared
+memory of lease_keeper/keeper_link.py (processes that were only forked). The worker sets the variable for the processes
+of its slots. A process that runs only a worker sets it for all its children, so processes started by jobs are found as
+well. A process that a job detached on purpose, into a session of its own, is left alone.
 """
 
 import os
@@ -22,12 +22,12 @@ VARIABLE = "JOBRUNNER_PROCESS"
 _KEEPER = b"jobrunner.worker.lease_keeper.keeper_process"
 _OVER = "ZX"
 _SESSION_FIELD = 3
-"""Behind the name, in /proc/PID/stat: state, parent, process group, session."""
+"""The fields after the name in /proc/PID/stat: state, parent, process group, session."""
 _own: dict[int, str] = {}
 
 
 def name_of_this() -> str:
-    """A name for this process."""
+    """The name of this process, which its children inherit."""
     pid = os.getpid()
     if pid not in _own:
         _own.clear()
@@ -36,12 +36,12 @@ def name_of_this() -> str:
 
 
 def claim_children() -> None:
-    """From now on whatever this process starts is a part of its jobs."""
+    """Marks all processes that this process starts from now on as parts of its jobs."""
     os.environ[VARIABLE] = name_of_this()
 
 
 def claims_children() -> bool:
-    """Whether that is so."""
+    """Whether this process called `claim_children`."""
     return os.environ.get(VARIABLE) == name_of_this()
 
 
@@ -56,9 +56,9 @@ def environment_of_others() -> dict[str, str]:
 
 
 def end_all_of(name: str, within_s: float, *, forked: bool) -> bool:
-    """Kills all processes of that dead one, in the session of the caller, until there are none; also those that were
-    only `forked`, where that is asked for. Returns whether there were none in time. Does nothing where the system has
-    no /proc."""
+    """Kills the processes that the dead process `name` left in the session of the caller, until there are none; with
+    `forked` also processes that were only forked. Returns whether all ended in time. Does nothing on a system without
+    /proc."""
     ends = monotonic() + within_s
     while found := _find(name, forked=forked):
         for pid in found:
@@ -69,7 +69,7 @@ def end_all_of(name: str, within_s: float, *, forked: bool) -> bool:
 
 
 def is_suspended(pid: int) -> bool:
-    """Whether a process is stopped or dead and so cannot finish what it holds."""
+    """Whether a process is stopped or dead, and so cannot finish its work."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         state = stat.rpartition(")")[2].split()[0]
@@ -106,7 +106,7 @@ def _is_of(pid: int, name: str, *, forked: bool) -> bool:
 
 
 def _kill(pid: int, is_it: Callable[[], bool], within_s: float) -> None:
-    """By a descriptor of the process, as its id may have another meaning by now; waits for its end."""
+    """Kills a process by a descriptor, as its id may belong to another process by now; waits for its end."""
     try:
         process = os.pidfd_open(pid)
     except (AttributeError, OSError):

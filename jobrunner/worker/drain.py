@@ -1,4 +1,4 @@
-"""The end of a worker's work: finding that its queues are empty, and stopping without losing what it holds."""
+"""The end of a worker's work: detecting that its queues are empty, and stopping without losing tasks that it holds."""
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import run_each_or_errors
@@ -22,19 +22,19 @@ _log = SafeLogger("jobrunner.worker")
 
 
 class EmptyQueues:
-    """Finds out whether a worker with `burst` or `drain` is done. It asks the server only while nothing is in hand, at
+    """Detects that a worker with `burst` or `drain` is done. It asks the server only while no task is in hand, at
     growing intervals."""
 
     def __init__(self, parts: WorkerParts, until: RunUntil) -> None:
         self._parts = parts
         self._until = until
         self._paused: dict[str, int] = {}
-        """How many tasks wait in each paused queue, which are not waited for."""
+        """How many tasks are in each paused queue; the worker does not wait for them."""
         self.pause_s = _FIRST_PAUSE_S
         """How long to wait before the next call of `are_reached`."""
 
     def are_reached(self) -> bool:
-        """Whether nothing is left to do. If something is, the fetch loop polls its queues at once."""
+        """Whether no work is left. Otherwise it makes the fetch loop poll its queues at once."""
         parts = self._parts
         finished = parts.fetcher.finished_total
         if parts.in_hand:
@@ -45,7 +45,7 @@ class EmptyQueues:
             if not self._count_left() and parts.fetcher.finished_total == finished and not parts.in_hand:
                 for name, waiting in self._paused.items():
                     _log.warning("the worker ends while tasks wait in a paused queue", queue=name, waiting=waiting)
-                return True  # else a task came and ended meanwhile, and its flow may go on
+                return True  # otherwise a task came and ended meanwhile, and its flow may go on
         except ServerError:
             return False
         parts.fetcher.fetch_now()
@@ -62,20 +62,21 @@ class EmptyQueues:
         if self._until is RunUntil.DRAINED:
             left += sum(found.scheduled for found in counted)
         others = [keys.queue(name) for name in parts.all_queues if name not in parts.drivers.shards.weights]
-        if left and others:  # batches of other workers, whose driver may be down for days, keep no burst worker alive
+        if left and others:  # do not wait for batches of other workers: their driver may be down for days
             now_ms = self._now_ms()
             left -= sum(run_many([queue_calls.held_by_batches(queue, now_ms=now_ms) for queue in others]))
         return left
 
     def _now_ms(self) -> float:
-        """By the clock that leases end by: the server's, or the one that a test has set."""
+        """The time by the clock of the leases: the server's, or a clock set by a test."""
         broker = self._parts.tasks.broker
         set_to = broker.now_ms()
         return float(set_to) if set_to else broker.run(server_time())
 
 
 class Shutdown:
-    """Stops the parts of a worker: nothing new is reserved, running tasks get their grace, the rest is handed back."""
+    """Stops the parts of a worker: it reserves nothing more, running tasks get their grace, other tasks are
+    released."""
 
     def __init__(self, parts: WorkerParts, state: WorkerState) -> None:
         self._parts = parts
@@ -85,13 +86,13 @@ class Shutdown:
         self.released = 0
         """Tasks handed back to their place in line."""
         self.interrupted: KeyboardInterrupt | None = None
-        """What the caller raises when everything has stopped."""
+        """The error that the caller raises when everything has stopped."""
 
     def run(self, ends: float) -> None:
-        """A graceful stop: running tasks and batches may go on until `ends` (monotonic clock), unless a second stop is
-        requested. Ctrl-C in a program without an answer of its own to it is such a request, too: see `interrupted`."""
+        """Stops gracefully: running tasks and batches may go on until `ends` (monotonic clock), unless a second stop is
+        requested. Ctrl-C in a program without a handler of its own is such a request, too: see `interrupted`."""
         try:
-            self._parts.drivers.ask_to_stop()  # may wait for one that is just starting
+            self._parts.drivers.ask_to_stop()  # may wait for a driver that is just starting
             self._await_running(ends)
             self._await_drivers(ends)
         except KeyboardInterrupt as error:
@@ -103,16 +104,16 @@ class Shutdown:
         self.close()
 
     def close(self) -> None:
-        """Stops at once, also a worker that has not begun to work."""
+        """Stops at once; also for a worker that has not begun to work."""
         tasks = self._tasks
         self._parts.fetcher.reserving = False
-        tasks.notifier.close()  # first: it may bring something, which is handed back then
+        tasks.notifier.close()  # first: it may bring tasks, which are then released
         stopped = self._parts.fetcher.loop.stop()
         tasks.executor.close()
         if stopped:
             self._report_last()
         self._release_rest()
-        if stopped and tasks.finished:  # of attempts that ended meanwhile
+        if stopped and tasks.finished:  # reports of attempts that ended meanwhile
             self._report_last()
         for loop in self._parts.loops:
             loop.stop(_LOOP_STOP_S)
@@ -136,12 +137,12 @@ class Shutdown:
         self._tasks.leases.stop_all()
 
     def _await_drivers(self, ends: float) -> None:
-        """Waits for batches in hand. The `stop` of the drivers blocks, and would not notice a second request."""
+        """Waits for batches in hand. The drivers' `stop` would block without noticing a second request."""
         while self._parts.drivers.in_hand and not self._state.must_stop_now and monotonic() < ends:
             self._state.wait(_DRIVERS_PAUSE_S)
 
     def _report_last(self) -> None:
-        """Reports attempts that ended after the fetch loop: they must not be handed back as if they had not ended."""
+        """Reports attempts that ended after the fetch loop: they must not be released as if they had not ended."""
         fetcher = self._parts.fetcher
         try:
             fetcher.step()
@@ -165,8 +166,8 @@ class Shutdown:
             _log.warning("tasks not handed back; they return when their leases end", tasks=kept, error=str(refused))
 
     def _last_outcome(self, attempt: Attempt) -> Outcome:
-        """The outcome of an attempt that is still held at the end: it is handed back. An attempt that was running when
-        this worker broke may have caused that, and would break the next worker, too, so it fails as in a crash."""
+        """The outcome of an attempt that is still held at the end: released. An attempt that was running when this
+        worker broke may be the cause, and would break the next worker, too, so it fails as in a crash."""
         if self._broken is None or not attempt.began_s or attempt.run_s >= 0:
             return Released()
         return Failed(f"AttemptCrashed: {self._broken}", _BROKEN_DELAY_S)

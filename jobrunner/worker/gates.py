@@ -1,7 +1,7 @@
-"""Gates: checks that keep a worker from taking tasks for a while, because of memory, CPU or what a function says.
+"""Gates: checks that keep a worker from taking tasks for a while, because of memory, CPU or the answer of a function.
 
-A closed gate works like the command to be quiet: nothing new is reserved, fetched tasks are handed back, running ones
-go on. It opens by itself. A worker without gates runs none of this.
+A closed gate works like the command to be quiet: the worker reserves nothing new, fetched tasks are released, running
+tasks go on. A gate opens by itself. A worker without gates runs none of this.
 """
 
 import re
@@ -18,7 +18,7 @@ from jobrunner.logs import SafeLogger
 
 _EVERY_S = 1.0
 _OPENS_BELOW = 0.05
-"""A share must fall so far below its limit before the gate opens: else it would open and close with each task."""
+"""How far a share must fall below its limit before the gate opens: else it would open and close with each task."""
 _LONGEST_REASON = 200
 _SHARE = re.compile(r"(memory|cpu)=([0-9]{1,3}(?:\.[0-9]+)?)%")
 _log = SafeLogger("jobrunner.worker")
@@ -54,8 +54,8 @@ def gate_of(given: Any) -> Gate:
 
 
 class Gates:
-    """Checks all gates each second and calls `on_change` with the reason of the first closed one, '' when all are open.
-    Logs once when another gate closes, and once when all are open again. `step` is for a loop."""
+    """Checks all gates each second and calls `on_change` with the reason of the first closed gate, '' when all are
+    open. Logs once when another gate closes, and once when all are open again. `step` is for a loop."""
 
     def __init__(self, gates: Sequence[Gate], on_change: Callable[[str], object]) -> None:
         self._gates = gates
@@ -64,7 +64,7 @@ class Gates:
         self._reason = ""
 
     def step(self) -> float:
-        """One check of all; returns the seconds to the next."""
+        """Checks all gates; returns the seconds to the next check."""
         name, reason = self._first_closed()
         if name != self._closed:
             if name:
@@ -80,7 +80,7 @@ class Gates:
         for gate in self._gates:
             try:
                 found = gate.check()
-            except Exception as error:  # what it looks at may be away, which is what it is there for
+            except Exception as error:  # the checked service may be away: a reason to close, not to fail
                 found = f"{type(error).__name__}: {error}"
             if found is None or found == "":
                 continue
@@ -99,10 +99,10 @@ class ShareGate:
         self._limit = limit
         self._read = read
         self._is_closed = False
-        read()  # raises where the system does not say
+        read()  # raises where the system does not report it
 
     def __call__(self) -> str | None:
-        """The reason while it is closed."""
+        """The reason while the gate is closed; else None."""
         share = self._read()
         bound = max(self._limit - _OPENS_BELOW, self._limit / 2) if self._is_closed else self._limit
         self._is_closed = share >= bound
@@ -158,7 +158,7 @@ class CpuShare:
         self._idle = self._total = 0
 
     def __call__(self) -> float:
-        """Raises InvalidOption where the system has no /proc/stat."""
+        """The share since the last call. Raises InvalidOption on a system without /proc/stat."""
         try:
             ticks = [int(word) for word in self._path.read_text().split("\n", 1)[0].split()[1:9]]
             idle, total = ticks[3] + ticks[4], sum(ticks)

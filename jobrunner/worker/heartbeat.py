@@ -1,5 +1,4 @@
-"""Heartbeats: the record of this worker in the list of workers, the periodic jobs it knows, and the commands that come
-back."""
+"""Heartbeats: they send the record of this worker and its periodic jobs, and return commands for the worker."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,16 +31,16 @@ from jobrunner.worker.recycling import resident_bytes
 from jobrunner.worker.worker_state import WorkerState
 
 _MOST_RUNNING = 50
-"""Attempts that are listed; their total is a field of its own."""
+"""The most attempts in the record of a worker; their total is a field of its own."""
 _LONGEST_NAMES = 4096
 _log = SafeLogger("jobrunner.worker")
 
 
 class Commands:
-    """Answers the heartbeat: `describe` is what it sends, `obey` takes the commands in its reply.
+    """The content of the heartbeat: `describe` returns the record to send, `obey` takes the commands in its reply.
 
-    `identity` are the fields of the description that never change; `observe` returns those that other components know,
-    from the running attempts.
+    `identity` are the fields of the record that never change; `observe` returns fields that other components know, from
+    the running attempts.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Commands:
         self._rest()
 
     def _rest(self) -> None:
-        with self._resting:  # the heartbeat and the gates have a thread each
+        with self._resting:  # heartbeat and gates have a thread each
             rests = self._state.is_quiet or bool(self._state.gate)
             if rests != self._fetcher.resting:
                 self._fetcher.resting = rests
@@ -115,7 +114,7 @@ class Registration:
     every_s: float
     """Seconds between heartbeats."""
     redact: Sequence[str] = ()
-    """Names of parameters that no page of the dashboard may show."""
+    """Names of parameters that no page of the dashboard may render."""
     release: str = ""
 
 
@@ -126,16 +125,16 @@ class HeartbeatListener(Protocol):
         """The calls of this heartbeat."""
 
     def take(self, replies: Sequence[Any], /) -> None:
-        """Takes in the replies to them."""
+        """Handles the replies to these calls."""
 
 
 class Heartbeat:
-    """Announces the worker every `every_s`; it counts as gone after three of them in silence.
+    """Announces the worker every `every_s`; after three missed heartbeats it counts as gone.
 
     The reply holds the commands for this worker (`quiet`, `stop`), which `commands` carries out. When they change the
     record of the worker, the next heartbeat follows at once. The same round trip checks whether a newer version of
     jobrunner took the prefix over; then `step` raises NewerFormat.
-    Every heartbeat repeats everything, so a server that lost it (a restart, an older snapshot) has it back soon.
+    Every heartbeat has the full record, so a server that lost it (a restart, an older snapshot) has it back soon.
     """
 
     def __init__(
@@ -151,10 +150,10 @@ class Heartbeat:
         self._has_started = False
         self._periodics: list[JobDefinition] = []
         self._published: dict[str, bytes] = {}
-        """The definitions of those jobs, made once: a default may be made by code of the program."""
+        """The definitions of the periodic jobs, made once: code of the program may compute a default."""
 
     def step(self) -> float:
-        """One heartbeat; returns the seconds to the next."""
+        """Sends one heartbeat; returns the seconds to the next."""
         ttl_ms = round(self._registration.every_s * 3000)
         worker_id, queues = self._registration.worker_id, self._registration.queues
         periodics = [job for job in all_jobs() if job.periodic is not None]
@@ -187,16 +186,16 @@ class Heartbeat:
         return 0.0 if is_changed else self._registration.every_s
 
     def retire(self) -> None:
-        """Takes the worker off the list."""
+        """Removes the worker from the list of workers."""
         stopped = events.note(self._keys, "worker_stopped", worker=self._registration.worker_id)
         self._broker.run_many([*leader_calls.retire(self._keys, self._registration.worker_id), stopped])
 
 
 def _running(begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:
-    """JSON of the batches of drivers, with their queues, and of the attempts that have begun and not ended, longest
-    running first, at most 50.
+    """JSON of the drivers' batches, with their queues, and of the running attempts, longest running first, at most 50.
 
-    Each is [queue, id, job, number of the attempt, when it began in Unix ms, how many items of a batch, lease number].
+    Each entry is [queue, id, job, number of the attempt, start in Unix ms, number of items of a batch], and for an
+    attempt its lease number.
     """
     longest = sorted(begun, key=lambda attempt: attempt.began_s)[:_MOST_RUNNING]
     ahead_ms = unix_ms() - perf_counter() * 1000
@@ -216,6 +215,7 @@ def _running(begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch
 
 
 def _known_types() -> str:
-    """The names of the jobs that this process knows; `*` when that is above 4 KiB, as every scan reads it."""
+    """The names of the jobs that this process knows; `*` when they exceed 4 KiB, as every scan of the leader reads
+    them."""
     names = ",".join(job.name for job in all_jobs())
     return names if len(names) <= _LONGEST_NAMES else TOO_MANY

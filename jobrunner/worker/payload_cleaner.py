@@ -1,8 +1,8 @@
 """Deletes the objects of finished tasks from the payload store, and sweeps it.
 
 A worker remembers the objects of tasks that it ended until their hashes have expired, and then asks the server whether
-they are gone. What it forgets (its process ends, a queue keeps history, a task was cancelled or deleted elsewhere) is
-found by the sweep of the leader, once an hour, or by `jobrunner payloads sweep`.
+they are gone. The leader's hourly sweep, or `jobrunner payloads sweep`, finds the objects that it forgets: its process
+ended, the queue keeps history, or the task was cancelled or deleted elsewhere.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from jobrunner.worker.report.report_calls import keep_ms
 
 SWEEP_EVERY_S = 3600.0
 _FIRST_SWEEP_S = 600.0
-"""After the start, as many a worker is recycled or rolled before an hour is over."""
+"""The delay of the first sweep after the start, as many workers are recycled or rolled before an hour is over."""
 _LATER_S = 10.0
 """A waiting client makes the server keep a finished task for 5 s more."""
 _TURN_S = 1.0
@@ -35,8 +35,8 @@ _log = SafeLogger("jobrunner.worker")
 
 
 class PayloadCleaner:
-    """Objects to be deleted, by the time at which their task is gone. `note` costs nothing for other tasks; `step` is
-    a turn of a loop of its own, as a store may take its time."""
+    """Objects to be deleted, by the time at which their task is gone. `note` costs nothing for tasks without objects;
+    `step` runs in a loop of its own, as a store may be slow."""
 
     def __init__(self, broker: Broker, keys: Keys, store: PayloadStore, leads: Callable[[], bool]) -> None:
         self._broker = broker
@@ -61,13 +61,14 @@ class PayloadCleaner:
                     self._remember(key, kept_s, is_second=False)
 
     def step(self) -> float:
-        """Deletes what is due; returns the seconds to the next turn. Raises ServerError, PayloadStoreUnavailable."""
+        """Deletes objects that are due; returns the seconds to the next turn. Raises ServerError,
+        PayloadStoreUnavailable."""
         with self._lock:
             now = monotonic()
             due = [heapq.heappop(self._due) for _ in range(_AT_ONCE) if self._due and self._due[0][0] <= now]
         try:
             unused = unused_objects(self._broker, self._keys, [key for _, key, _ in due])
-            self._store.delete(unused)  # what cannot be deleted, the sweep looks at again
+            self._store.delete(unused)  # the sweep finds objects that could not be deleted
         except Exception:
             with self._lock:
                 for one in due:
@@ -83,8 +84,8 @@ class PayloadCleaner:
         return 0.0 if len(due) == _AT_ONCE or self._sweep is not None else _TURN_S
 
     def _sweep_on(self) -> None:
-        """One step of the sweep. A large store takes many minutes, for which no loop may have a turn: `/health` would
-        report that it hangs."""
+        """Runs one step of the sweep. A large store takes many minutes; in one turn of the loop `/health` would report
+        that it hangs."""
         sweep, self._sweep = self._sweep, None  # an error ends it
         if sweep is None:
             return

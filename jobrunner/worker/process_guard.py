@@ -1,13 +1,13 @@
-"""Guards this process against what jobs do to it: closed descriptors, forks, and signals that the forks inherit.
+"""Guards this process against damage by jobs: closed descriptors, forks, and signals that the forks inherit.
 
-Descriptors: a job that calls os.closerange, as code that makes a daemon does, closes what its worker works with. The
-numbers are given to other files then, so what looks open may be another file: a descriptor is known by its inode.
+Descriptors: a job that calls os.closerange, as code that makes a daemon does, closes the files of its worker. Other
+files get the numbers later, so an open descriptor may be another file: descriptors are identified by inode.
 
 Signals: a forked process inherits handlers and the descriptor that signals are written to. A pool of `multiprocessing`
-ends its processes by SIGTERM: they would ignore it, and their parent would take it for its own.
+ends its processes by SIGTERM: they would ignore it, and the worker would take it for its own.
 
-Forks: a copy of this process that comes back from the job that forked it would go on as a second worker: it holds the
-sockets, the pipe of the lease keeper and the attempts of the first, and would report them again.
+Forks: a forked copy of this process that returns from the job would go on as a second worker: it has the sockets, the
+pipe of the lease keeper and the attempts of the first, and would report them again.
 """
 
 import os
@@ -22,13 +22,13 @@ from jobrunner.logs import IDENTITY, SafeLogger
 
 _log = SafeLogger("jobrunner.worker")
 PID = os.getpid()
-"""This process; noted again in each fork, so that a comparison needs no system call."""
+"""The id of this process; set again in each fork, so that a comparison needs no system call."""
 _known: dict[int, tuple[int, int, str]] = {}
 _before: dict[int, Any] = {}
 
 
 def watch_descriptor(descriptor: int, what: str) -> None:
-    """Watches this descriptor: from now on `lost_descriptors` reports it when it is closed."""
+    """Watches a descriptor: `lost_descriptors` then reports it, under the purpose `what`, when it is closed."""
     found = os.fstat(descriptor)
     _known[descriptor] = (found.st_dev, found.st_ino, what)
 
@@ -67,7 +67,7 @@ def _identity(descriptor: int) -> list[int]:
 
 
 def answer_signals(numbers: Iterable[int], handler: Callable[..., object], *, written_to: int | None = None) -> None:
-    """Calls `handler` at these signals, and writes them to a descriptor. To be called by the main thread."""
+    """Calls `handler` at these signals, and writes them to a descriptor. Call it in the main thread."""
     if written_to is not None:
         signal.set_wakeup_fd(written_to, warn_on_full_buffer=False)
     for number in numbers:
@@ -76,7 +76,7 @@ def answer_signals(numbers: Iterable[int], handler: Callable[..., object], *, wr
 
 
 def answer_signals_as_before() -> None:
-    """Takes back what `answer_signals` did. To be called by the main thread."""
+    """Restores the handlers from before `answer_signals`. Call it in the main thread."""
     if not _before:
         return
     signal.set_wakeup_fd(-1)
@@ -86,8 +86,8 @@ def answer_signals_as_before() -> None:
 
 
 def ignore_signals() -> None:
-    """Ignores the signals that `answer_signals` answers, for the last exit handler of a process: Python takes its
-    handlers away before it is gone, and one that comes then would change the exit code."""
+    """Ignores the signals that `answer_signals` handles, for the last exit handler of a process: Python removes its
+    handlers before the process is gone, and a signal after that would change the exit code."""
     for number in _before:
         signal.signal(number, signal.SIG_IGN)
 
@@ -112,7 +112,7 @@ def leave_fork(owner: int, error: BaseException | None = None) -> None:
 
 
 def _tell(error: BaseException, text: str = "") -> None:
-    """Writes an error, or the text of a sys.exit, to the log of a worker process, and as Python does without one."""
+    """Writes an error, or the text of a sys.exit, to the log of a worker process; without a log to stderr as Python."""
     if IDENTITY.log_format:
         trace = {"error": text} if text else {"exc_info": error}
         _log.error("an error ended a forked process", pid=PID, **trace)
@@ -125,7 +125,7 @@ def _tell(error: BaseException, text: str = "") -> None:
 def _after_fork() -> None:
     global PID
     PID = os.getpid()
-    answer_signals_as_before()  # in a process whose only thread is its main thread
+    answer_signals_as_before()  # a forked process has only its main thread
 
 
 os.register_at_fork(after_in_child=_after_fork)

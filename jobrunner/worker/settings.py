@@ -14,52 +14,52 @@ _LENGTHS_OF_WORKERS = {
     "grace": False, "poll": True, "prefetch_time": False, "leader_ttl": True, "sweep": True, "heartbeat": True,
     "unknown_grace": False, "forget_queues": False,
 }  # fmt: skip
-"""Options of a worker that are lengths of time, and whether 0 is none."""
+"""Options of a worker that are durations, and whether 0 means none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How a worker process works. Times in seconds."""
+    """The settings of a worker process. Times in seconds."""
 
     concurrency: int = 10
-    """Attempts at a time."""
+    """The most attempts at a time."""
     min_concurrency: int = 0
-    """Threads, or child processes, that are kept when there is little to do: more start with the load, up to
+    """The number of threads, or child processes, that are kept at low load: more start with the load, up to
     `concurrency`, and end after a minute without work; 0: all are kept."""
     max_per_queue: Mapping[str, int] = field(default_factory=dict)
-    """Most tasks of single queues at a time on this worker, {"thumbnails": 4}, so that slow ones leave slots to others;
-    before the `max_per_worker` of their declarations."""
+    """The most tasks of single queues at a time on this worker, {"thumbnails": 4}, so that slow tasks leave slots to
+    others; it overrides the `max_per_worker` of their declarations."""
     executor: str = "threads"
     """The executor of plain jobs, threads or processes; "async" means threads: coroutine jobs have an event loop."""
     gates: tuple[Any, ...] = ()
     """Checks that keep the worker from taking tasks: "memory=90%", "cpu=95%", "module:function", or callables that
     return a reason, or None."""
     grace: float = 25.0
-    """How long running attempts may finish when the worker is asked to stop; the rest is handed back."""
+    """How long running attempts may go on when the worker is asked to stop; the others are released."""
     max_tasks: int = 0
-    """The worker ends after so many tasks; 0: never."""
+    """The number of tasks after which the worker ends; 0: never."""
     max_memory: int = 0
     """Bytes of resident memory; above that the worker ends, and a child that runs attempts is replaced; 0: no limit."""
     poll: float = 15.0
-    """An idle worker looks at its queues at least this often, whatever wake-ups say."""
+    """The longest interval between polls of an idle worker, whatever wake-ups come."""
     prefetch_time: float = 0.03
-    """Work held ahead of the executors, as the time it takes to do it."""
+    """The prefetched work, as the time that it takes to run."""
     batch_max: int = 500
-    """Tasks that one round trip reserves at most."""
+    """The most tasks of one call to reserve."""
     leader_ttl: float = 10.0
     """How long the leader may be silent before another worker takes over."""
     sweep: float = 5.0
-    """How often the leader looks at queues in which something goes on; at all others too where they are not many."""
+    """The interval of the leader's scan of active queues; when queues are few, of all queues."""
     forget_queues: float = 604_800.0
-    """The leader deletes the metadata of a queue that was empty for so long and has no settings; 0: never."""
+    """How long a queue without settings must be empty before the leader deletes its metadata; 0: never."""
     heartbeat: float = 10.0
     """The interval between heartbeats, at which a worker also reads its commands."""
     unknown_grace: float = 86_400.0
-    """How long a task of a job that this worker does not know is handed back, for another worker, before it fails."""
+    """How long a task of a job that this worker does not know is released for other workers before it fails."""
     events: str = "lifecycle"
     """The events a worker writes: "lifecycle", or "all": the end of every attempt, too."""
     release: str = ""
-    """The deployed version of the application, which the worker's record, events and pages show; up to 64 printable
+    """The deployed version of the application, for the worker's record, events and pages; up to 64 printable
     characters. Without the option: JOBRUNNER_RELEASE, then [tool.jobrunner], then a variable of the host."""
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class WorkerSettings:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """What `Worker(…)` takes of them by name."""
+    """The settings that `Worker(…)` takes as keywords."""
 
     min_concurrency: int
     max_per_queue: Mapping[str, int]

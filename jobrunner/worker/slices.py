@@ -1,4 +1,4 @@
-"""Lets the slices of limits follow the load, for the queues with partitions that a worker serves, also by drivers."""
+"""Balances slices of limits by load, for the queues with partitions that a worker or its drivers serve."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ _LONG_S = 3600.0
 
 
 class SliceLoop:
-    """Looks at the shards of each such queue about once a second, unless another worker does. A worker without any asks
-    nothing."""
+    """Looks at the shards of each queue with limits about once a second, unless another worker does. A worker without
+    such queues sends nothing."""
 
     def __init__(
         self, broker: Broker, keys: Keys, served: Sequence[ServedShards], complaints: Complaints | None = None
@@ -31,7 +31,8 @@ class SliceLoop:
             shards.on_limits = self.loop.wake
 
     def step(self) -> float:
-        """Looks at those that are due; returns the seconds to the next. Raises ServerError when all had their turn."""
+        """Balances queues that are due; returns the seconds to the next. Raises ServerError after all had their
+        turn."""
         limited = {queue: count for shards in self._served for queue, count in shards.limited.items()}
         errors = ErrorsPutAside(self._broker)
         for queue, count in limited.items():
@@ -41,7 +42,7 @@ class SliceLoop:
                 try:
                     run_operation(self._broker, self._balancers[queue].balancing(count))
                 except Exception as error:
-                    errors.put(error)  # to wait for a node may take longer than until this queue is due again
+                    errors.put(error)  # waiting for a node may take longer than the interval of a look
         errors.raise_first()
         due_at = min((self._balancers[queue].due_at for queue in limited), default=monotonic() + _LONG_S)
         return max(due_at - monotonic(), 0.0)

@@ -1,4 +1,4 @@
-"""Notices that tasks of one queue hold all slots of a worker while other queues of it wait."""
+"""Detects that tasks of one queue hold all slots of a worker while its other queues wait."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from jobrunner.jobs.declared_queues import cap_advice
 from jobrunner.logs import SafeLogger
 
 _MOST_ASKED = 50
-"""Queues that are counted in one round trip."""
+"""The most queues that are counted in one round trip."""
 _NAMED = 5
 _log = SafeLogger("jobrunner.worker")
 
@@ -58,7 +58,7 @@ class SlotMonitor:
         names = [name for name in self._queues if name != holder][:_MOST_ASKED]
         try:
             found = self._broker.run_each([counts(self._keys.queue(name)) for name in names])
-        except JobrunnerError:  # the heartbeat itself says so
+        except JobrunnerError:  # the heartbeat reports the error itself
             return {}
         waiting = {name: one.waiting for name, one in zip(names, found, strict=True)
                    if isinstance(one, QueueCounts) and not one.paused}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The id and the release of a worker, the stage it is in, and the requests to it."""
+"""The id and release of a worker, its stage, and the requests to it."""
 
 import os
 import re
@@ -16,12 +16,12 @@ RELEASE_VARIABLES = (
     "SENTRY_RELEASE", "GIT_COMMIT", "HEROKU_BUILD_COMMIT", "HEROKU_SLUG_COMMIT", "SOURCE_VERSION", "RENDER_GIT_COMMIT",
     "RAILWAY_GIT_COMMIT_SHA", "KOYEB_GIT_SHA", "GAE_VERSION", "K_REVISION", "CI_COMMIT_SHA", "GITHUB_SHA",
 )  # fmt: skip
-"""Variables in which hosts and build services name the deployed version; the first that is set counts."""
+"""Variables in which hosts and build services put the deployed version; the first that is set counts."""
 _log = SafeLogger("jobrunner.worker")
 
 
 def new_worker_id() -> str:
-    """host.pid.mark, of the characters that names may have; the mark is random."""
+    """A new id, host.pid.mark, with a random mark, of the characters that names may have."""
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:60] or "host"
     return f"{host}.{os.getpid()}.{new_mark()}"
 
@@ -61,18 +61,18 @@ class WorkerState:
         self.until = RunUntil.STOPPED
         self.is_working = False
         self.has_begun = False
-        """Whether it ever worked. Its parts, its id and its requests to stop are those of one run."""
+        """Whether the worker ever began to work. Its parts, its id and its requests to stop belong to one run."""
         self.waits_for = ""
-        """Why a worker that starts waits for its server; '' when it does not."""
+        """The reason why a starting worker waits for its server; '' when it does not."""
         self.is_quiet = False
-        """Whether an operator told it to take no new tasks."""
+        """Whether an operator made it quiet: it takes no new tasks."""
         self.gate = ""
-        """Why a gate keeps it from taking tasks; '' while all are open."""
+        """The reason of the closed gate that keeps it from taking tasks; '' while all are open."""
         self.is_stopping = False
-        """Whether the worker stops or is to: by a request, a command of the dashboard, or itself."""
+        """Whether the worker stops or will stop: by a request, a command of the dashboard, or itself."""
         self.stops_asked = 0
-        """Requests of the program, a signal among them. A stop that began otherwise is none: the first signal after it
-        takes no time from running tasks."""
+        """The number of stop requests by the program, signals included. A stop that began otherwise does not count: the
+        first signal after it takes no time from running tasks."""
         self.refused: NewerFormat | OlderFormat | None = None
         """The server's answer to a version that must leave the prefix."""
         self.broken: WorkerBroken | None = None
@@ -85,32 +85,33 @@ class WorkerState:
         return self.stops_asked >= _STOP_NOW
 
     def ask_to_stop(self) -> None:
-        """A graceful stop; a second call asks to stop at once. Safe in a signal handler and in any thread."""
+        """Requests a graceful stop; a second call requests a stop at once. Safe in a signal handler and in any
+        thread."""
         self.stops_asked += 1
         self.stop_gracefully()
 
     def stop_gracefully(self) -> None:
-        """The worker is to stop, for a reason of its own or by a command of the dashboard."""
+        """Requests a stop for a reason of the worker's own or by a command of the dashboard."""
         self.is_stopping = True
         self._changed.set()
 
     def stop_now(self) -> None:
-        """Running tasks get no more time."""
+        """Requests a stop at once: running tasks get no more time."""
         self.stops_asked = max(self.stops_asked, _STOP_NOW)
         self.stop_gracefully()
 
     def begin_work(self) -> None:
-        """The worker works from now on."""
+        """Records that the worker begins to work."""
         self.is_working = self.has_begun = True
 
     def begin_stop(self) -> None:
-        """The worker stops; where nothing has led to that, the program asked for it."""
+        """Records that the worker stops; a stop without an earlier request counts as a request of the program."""
         self.is_working = False
         if not self.is_stopping:
             self.ask_to_stop()
 
     def refuse(self, error: NewerFormat | OlderFormat) -> None:
-        """This version may not go on here."""
+        """Records that this version must leave the prefix."""
         self.refused = error
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""A task that was running when a worker crashed runs alone the next time, so the one that did it takes no other along.
+"""Quarantine: a task that was running when a worker crashed runs alone the next time, so a second crash hits no other.
 """
 
 import math
@@ -15,12 +15,12 @@ _LULL_S = 2.0
 class Quarantine:
     """Isolates suspects of a crash, at most one at a time.
 
-    A suspect that comes with others is kept, the others go back to their places with no attempt spent. It begins when
-    the worker has nothing else in hand, or has waited `QUARANTINE_S` for that, and nothing else begins beside it until
-    it ends or has run for as long. Then it is the turn of others, of all queues, for `_REST` times as long as they were
-    held up: so suspects take a fifth of a worker that has other work, and neither kind starves the other. A worker to
-    which nothing else came for `_LULL_S` takes the next suspect then, so hours-long ones begin one after the other at
-    that pace.
+    A suspect that is reserved with other tasks is kept, and the others go back to their places without a spent attempt.
+    The suspect begins when the worker has no other task in hand, or has waited `QUARANTINE_S` for that. No other task
+    begins until the suspect ends or has run for `QUARANTINE_S`. Then other tasks, of all queues, have their turn for
+    `_REST` times as long as they were held up: so suspects take a fifth of a worker that has other work, and neither
+    kind starves the other. A worker that got no other task for `_LULL_S` takes the next suspect then, so suspects that
+    run for hours begin one after the other at that pace.
 
     `clear` is called with a suspect that outlived its quarantine. With executor="processes" a crash ends a child and no
     neighbour, so no task is isolated (`isolates`).
@@ -38,12 +38,12 @@ class Quarantine:
 
     @property
     def is_on(self) -> bool:
-        """Whether nothing else may be taken."""
+        """Whether the worker must take no other task."""
         return self._suspect is not None
 
     @property
     def rest_s(self) -> float:
-        """For how long it is the turn of others, as far as is known."""
+        """Seconds for which other tasks have their turn, as far as is known."""
         return max(min(self._rests_until, self._others_at + _LULL_S) - monotonic(), 0.0)
 
     def sort(self, attempts: list[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
@@ -66,7 +66,7 @@ class Quarantine:
         return [], [attempt for attempt in attempts if attempt is not self._suspect]
 
     def to_begin(self, in_hand: int) -> Attempt | None:
-        """The suspect, when its time has come. `in_hand`: how much the worker has, with it."""
+        """The suspect, when it may begin. `in_hand`: the number of tasks that the worker holds, with the suspect."""
         if self._suspect is None or self._has_begun or (in_hand > 1 and self.left_s > 0):
             return None
         self._has_begun, self._since, self._suspect.suspect = True, monotonic(), ALONE
@@ -80,7 +80,7 @@ class Quarantine:
         return [suspect]
 
     def is_over(self, ended: Sequence[Attempt]) -> bool:
-        """Whether the suspect is among those that ended, or has run for long enough; then others may begin."""
+        """Whether the suspect is among the `ended` attempts, or has run for long enough; then others may begin."""
         if self._suspect is None or not self._has_begun:
             return False
         has_ended = any(attempt is self._suspect for attempt in ended)
@@ -94,7 +94,7 @@ class Quarantine:
         return True
 
     def pause_s(self, in_hand: int) -> float:
-        """Seconds until there is something to do here, if nothing ends before."""
+        """Seconds until the state changes, if no attempt ends before."""
         return self.left_s if self._has_begun or in_hand > 1 else 0.0
 
     @property

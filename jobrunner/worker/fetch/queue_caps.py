@@ -1,6 +1,6 @@
-"""Caps of a worker on single queues (`max_per_worker`, `--max-per-queue`): so many tasks of a queue at a time here.
+"""Caps of a worker on single queues (`max_per_worker`, `--max-per-queue`): the most tasks of a queue at a time.
 
-A worker without caps uses `QueueRotation` and pays for none of this.
+A worker without caps uses `QueueRotation` and has none of this cost.
 """
 
 import math
@@ -12,10 +12,11 @@ from jobrunner.clock import monotonic
 from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
 
 _HINT_PAUSE_S = 0.25
-"""A hint of a full queue is for another worker. Where there is none it comes back at once, again and again."""
+"""The least interval between hints of a queue at its cap that are passed on. They are meant for another worker; without
+another worker each comes back at once."""
 _AHEAD = 2
-"""The most that the notifier reserves from a queue or shard. What comes above a cap goes back, which costs a call, so a
-queue that has no room for as many from each shard is not among those: a hint alone comes."""
+"""The most tasks that the notifier reserves from a queue or shard. Tasks above a cap go back, which costs a call, so
+the notifier only listens for hints of a queue that has no room for this number from each shard."""
 
 
 class CappedRotation(QueueRotation):
@@ -47,12 +48,12 @@ class CappedRotation(QueueRotation):
         return [queue for queue in found if self.has_room(queue, _AHEAD * shards[whole_queue(queue)])]
 
     def has_room(self, queue: str, count: int) -> bool:
-        """Whether so many more tasks of a queue may be held."""
+        """Whether `count` more tasks of a queue may be held."""
         queue = whole_queue(queue)
         return queue not in self.caps or self._held[queue] + count <= self.caps[queue]
 
     def took(self, queue: str, count: int) -> None:
-        """So many tasks of a queue were reserved."""
+        """Records that `count` tasks of a queue were reserved."""
         queue = whole_queue(queue)
         if queue in self.caps:
             self._held[queue] += count
@@ -62,7 +63,7 @@ class CappedRotation(QueueRotation):
                     self._asleep_until[shard] = math.inf
 
     def ended(self, queues: Iterable[str]) -> None:
-        """Tasks of these queues ended, or are handed back."""
+        """Records tasks, by their queues, that ended or are released."""
         for queue, count in Counter(map(whole_queue, queues)).items():
             if queue in self.caps:
                 self._held[queue] -= count
@@ -73,7 +74,7 @@ class CappedRotation(QueueRotation):
                         self.wake(shard)
 
     def plan(self, wanted: int) -> ReservePlan:
-        """As in the base class; what a cap leaves of a share goes to other queues."""
+        """As in the base class; the part of a share above a cap goes to other queues."""
         plan = super().plan(wanted)
         over = 0
         left = {queue: most - self._held[queue] for queue, most in self.caps.items()}
@@ -105,7 +106,7 @@ class CappedRotation(QueueRotation):
             self._asleep_until[queue] = math.inf
 
     def wake(self, queue: str) -> None:
-        """This queue may have work; one at its cap sleeps on."""
+        """Wakes a queue that may have work; a queue at its cap sleeps on."""
         if whole_queue(queue) not in self._full:
             super().wake(queue)
 
@@ -113,7 +114,7 @@ class CappedRotation(QueueRotation):
         return [name for name in self._asleep_until if whole_queue(name) == queue]
 
     def passes_on(self, queue: str) -> bool:
-        """Whether a hint of a queue at its cap goes to another worker now. One that came back soon is kept for a
+        """Whether a hint of a queue at its cap goes to another worker now. A hint that came back soon is kept for a
         while."""
         now = monotonic()
         due = self._passed_at.get(queue, -math.inf) + _HINT_PAUSE_S
@@ -124,7 +125,7 @@ class CappedRotation(QueueRotation):
         return False
 
     def due_hints(self) -> list[str]:
-        """Queues whose kept hints are due; they are kept no more."""
+        """Queues whose kept hints are due; removes these hints."""
         now = monotonic()
         due = [queue for queue, at in self._kept_hints.items() if at <= now]
         for queue in due:

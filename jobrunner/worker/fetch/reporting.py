@@ -1,7 +1,7 @@
-"""Reports of attempts that ended: from the executor until the server has taken them, and the work after that.
+"""Reports of attempts that ended: from the executor until the server has accepted them, and the work after that.
 
-A report is final once the server has accepted it, and nothing that follows changes it: so a busy worker drops leases,
-counts and logs while the server handles the next reports.
+An accepted report is final, and later work does not change it: so a busy worker drops leases, counts and logs while the
+server handles the next reports.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,10 +36,10 @@ _log = SafeLogger("jobrunner.fetcher")
 
 
 class AttemptEvents:
-    """The end of every attempt as an event, for workers that are asked for it (`events="all"`, here `writes`).
+    """Writes the end of every attempt as an event, for workers with `events="all"` (here `writes`).
 
-    Written once the replies to reports are known, all of a turn in one round trip. An event that the server refuses is
-    dropped: events delay no work.
+    It writes all events of a turn in one round trip, once the replies to the reports are known. An event that the
+    server refuses is dropped: events delay no work.
     """
 
     def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, writes: bool) -> None:
@@ -47,14 +47,14 @@ class AttemptEvents:
         self._unsent: list[Call[None]] = []
 
     def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
-        """Notes ended attempts by the server's replies; attempts that were handed back did not end."""
+        """Collects events of ended attempts by the server's replies; released attempts did not end."""
         if self._writes:
             for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
                 if ended := _ended(outcome, verdict):
                     self._unsent.append(self._event(attempt, outcome, ended))
 
     def send(self) -> None:
-        """Writes the noted events."""
+        """Writes the collected events."""
         if self._unsent:
             calls, self._unsent = self._unsent, []
             try:
@@ -75,8 +75,7 @@ class AfterReport:
     """Work after the server accepted a report: drops the lease, counts and logs the end, writes its event, and passes
     it on to its flow.
 
-    Its length counts the steps still to be done. `take` costs nothing; `note` sends nothing to the server; `pass_on`
-    does.
+    Its length counts the open steps. `take` costs nothing; `note` does not use the server; `pass_on` does.
     """
 
     def __init__(self, parts: TaskParts, events: AttemptEvents) -> None:
@@ -103,7 +102,7 @@ class AfterReport:
             return
         try:
             for call, verdicts in self._taken:
-                if not call.targets:  # of moves, some may still have to be made in another way
+                if not call.targets:  # some moves may still have to be reported in another way
                     self._leases.drop(attempt for attempt, _ in call.reports)
                 self._stats.observe(call.reports, verdicts)
                 self._events.observe(call.reports, verdicts)
@@ -112,11 +111,11 @@ class AfterReport:
                     self._cleaner.note(call.reports, verdicts)
                 self._ends += _ended_in_flows(self._keys, call, verdicts)
         finally:
-            self._taken = []  # last: no moment may look as if nothing were to be done
+            self._taken = []  # last: at no moment may open work be missing from the length
 
     def pass_on(self) -> None:
         """Passes ends of tasks on to their flows, and sends events. The ends are in their outboxes, so the leader
-        passes on those that fail here."""
+        passes on the ends that fail here."""
         if self._ends:
             try:
                 relay(self._broker, self._keys, ended=self._ends)
@@ -128,10 +127,10 @@ class AfterReport:
 
 
 class Reporting:
-    """The reports that are still to be made, those that wait for capacity or for their server among them.
+    """The reports that are still to be made, with those that wait for capacity or for their server.
 
-    Invariant: a report and its lease are kept until the server answered. No moment may look as if nothing were in hand
-    while something is: a report is entered here before it leaves `prefetch`.
+    Invariants: a report and its lease are kept until the server answered; at no moment does a held task look as if it
+    were not in hand: a report is entered here before it leaves `prefetch`.
     """
 
     def __init__(self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs) -> None:
@@ -146,14 +145,14 @@ class Reporting:
         self._undelivered = UndeliveredReports()
         self._refusals = 0
         self._unanswered: set[str] = set()
-        """Tokens of attempts whose report was sent, and may have been made, as no answer came."""
+        """Tokens of attempts whose report was sent without a reply, and may have been accepted."""
         self.backpressure = Backpressure(parts.rotation)
         self._collected: list[Report] = []
-        """Those of this turn until they are `pending`: what is reported of some may be a question to the server."""
+        """The reports of this turn until they are `pending`: some outcomes need a read from the server first."""
         self.pending: list[Report] = []
-        """Those of the next exchange."""
+        """The reports of the next exchange."""
         self.ended: list[Attempt] = []
-        """What ended since the turn before, reported or not."""
+        """The attempts that ended since the last turn, reported or not."""
         self.finished_total = 0
 
     def __len__(self) -> int:
@@ -161,14 +160,15 @@ class Reporting:
 
     @property
     def tokens(self) -> set[str]:
-        """Of attempts that ended and are not yet reported, but for those that wait for capacity or are handed back: a
-        worker that ends hands these back. Any thread may ask: reports pass in this order, so none is missed."""
+        """The tokens of attempts that ended and are not yet reported, except those that wait for capacity or are
+        released: a worker releases these at its end. Any thread may call it: reports pass in this order, so none is
+        missed."""
         reports = [*self._parts.finished.copy(), *self._collected, *self.pending]
         ended = {attempt.token for attempt, outcome in reports if type(outcome) is not Released}
         return {*ended, *self._undelivered.tokens()}
 
     def collect(self) -> bool:
-        """Takes in what the executor finished; returns whether that was anything."""
+        """Collects the executor's finished attempts; returns whether there were any."""
         reports = self._collected = self._parts.finished.drain()
         self.ended = [attempt for attempt, _ in reports]
         if not reports:
@@ -206,7 +206,7 @@ class Reporting:
         return True
 
     def _encrypted(self, attempt: Attempt, outcome: Outcome) -> Outcome:
-        """An outcome that cannot be encrypted fails its own task, and keeps no report of another from the server."""
+        """The encrypted outcome. An outcome that cannot be encrypted fails its own task, and delays no other report."""
         assert self._encryption is not None
         try:
             return encrypted_outcome(self._encryption, self._keys, attempt, outcome)
@@ -224,12 +224,12 @@ class Reporting:
         return report_calls(self._keys, self.pending, singly=self._refusals > 0, by=self._by)
 
     def lost_answer(self, call: ReportCall) -> None:
-        """The connection broke behind these reports. They stay, and are sent again."""
+        """Records that the connection broke after these reports were sent. They stay, and are sent again."""
         self._unanswered.update(attempt.token for attempt, _ in call.reports)
 
     def take_replies(self, calls: list[ReportCall], replies: list[Any]) -> JobrunnerError | None:
-        """Takes in the answers to the reports of a turn, the first of the replies: drops what is over, keeps what is
-        still to be made. Returns the last error with which the server refused a call."""
+        """Handles the replies to the reports of a turn, which are the first of `replies`: drops finished reports, and
+        keeps those still to be made. Returns the last error with which the server refused a call."""
         last: JobrunnerError | None = None
         kept: list[Report] = []
         changed: list[Report] = []
@@ -266,7 +266,7 @@ class Reporting:
         return min(pause_s, self.backpressure.until_next()) if self.backpressure.is_on else pause_s
 
     def _of_second_sending(self, call: ReportCall, verdicts: list[Any]) -> list[Any]:
-        """The verdicts as those of a call that the driver itself sent again: see `Call.unsure`."""
+        """The verdicts, interpreted as those of a call that the driver sent again: see `Call.unsure`."""
         unsure = {text(word) for word in call.call.unsure}
         again = [attempt.token in self._unanswered for attempt, _ in call.reports]
         self._unanswered.difference_update(attempt.token for attempt, _ in call.reports)
@@ -293,7 +293,7 @@ class Reporting:
         return changed
 
     def _wake(self, queues: Iterable[str]) -> None:
-        """These queues got items from this worker, which need not wait for the hint of them."""
+        """Wakes queues that got items from this worker, without waiting for the hint."""
         for queue in queues:
             self._parts.rotation.wake(queue)
 

@@ -1,5 +1,5 @@
-"""What the fetch loop reserves next: how many tasks (`Prefetch`), from which queues (`QueueRotation`), and under which
-numbers of leases (`LeaseNumbers`)."""
+"""Plans the next reserves of the fetch loop: how many tasks (`Prefetch`), from which queues (`QueueRotation`), and
+under which lease numbers (`LeaseNumbers`)."""
 
 import math
 import secrets
@@ -13,17 +13,17 @@ from jobrunner.clock import monotonic
 _LONGEST_S = 3600.0
 _REFUSED_PAUSE_S = 1.0
 _UNPROBED = 4
-"""Up to so many queues are asked for tasks although nothing is known of them. More are probed first: a share of what
-the worker can take would be wasted on each that is empty."""
+"""The most queues with unknown backlog that are reserved from without a probe. More are probed first, as each empty
+queue would waste a share of the tasks that the worker can take."""
 _MOST_PROBES = 256
-"""In an exchange. The tasks that it brings wait for all of them, and so does every other report: with thousands of
-queues that took seconds, up to the time limit of a reply."""
+"""The most probes in an exchange. Its tasks and reports wait for all probes: with thousands of queues that took
+seconds, up to the time limit of a reply."""
 _LEAST = 8
-"""Tasks that a queue is asked for at least, when it gave all it was asked for before: else many full queues would cost
-the server a call for each task."""
+"""The fewest tasks to reserve from a queue that filled its last reserve: otherwise many full queues would cost the
+server a call for each task."""
 _STUCK_S = 0.25
 _UNBEGUN_S = 2.0
-"""A task that has a slot and has not begun for so long is blocked, by the interpreter or the event loop."""
+"""A task that has a slot and has not begun for this time is blocked, by the interpreter or the event loop."""
 _MEASURED_S = 0.002
 _MOST_CALLS = 2
 _TOGETHER = 4
@@ -36,17 +36,18 @@ class ReservePlan:
     """The reserves and probes of one exchange with the server."""
 
     shares: dict[str, int] = field(default_factory=dict)
-    """How many tasks to reserve from each queue; all together no more than were wanted."""
+    """How many tasks to reserve from each queue; the sum is at most the wanted number."""
     probed: list[str] = field(default_factory=list)
-    """Queues to ask whether they have any."""
+    """Queues to ask whether they have tasks."""
 
 
 class QueueRotation:
     """Weighted turns among the queues that may have work: smooth weighted round robin (the algorithm of nginx's
     upstreams), skipping queues known to be empty.
 
-    A queue that came back short sleeps until a wake-up, its next event, or the poll interval, whichever is first. What
-    an exchange may reserve is split over several queues, so that a far server costs one round trip for all of them.
+    A queue that returned fewer tasks than requested sleeps until a wake-up, its next event, or the poll interval,
+    whichever is first. The tasks of an exchange are split over several queues, so that a far server costs one round
+    trip for all of them.
     """
 
     def __init__(self, weights: Mapping[str, int], poll_s: float) -> None:
@@ -55,18 +56,18 @@ class QueueRotation:
         self._asleep_until = dict.fromkeys(weights, 0.0)
         self._blocked: set[str] = set()
         self._giving: set[str] = set()
-        """Queues that gave all they were last asked for."""
+        """Queues that filled their last reserve."""
         self._likely: set[str] = set()
-        """Queues in which a probe found something."""
+        """Queues in which a probe found tasks."""
         self._had_probe: set[str] = set()
-        """Of more queues than an exchange may probe, those that had their turn in this round."""
+        """Queues that were probed in this round, when there are more than an exchange may probe."""
         self._refused: set[str] = set()
         self._paused_until: dict[str, float] = {}
         self._likely_first = False
         self.poll_s = poll_s
 
     def serve(self, weights: Mapping[str, int]) -> None:
-        """Takes turns among these queues from now on: the same ones, with other weights, and more."""
+        """Adds queues to the rotation, and sets the weights of its present queues."""
         for queue, weight in weights.items():
             self._weights[queue] = weight
             self._credit.setdefault(queue, 0)
@@ -87,7 +88,7 @@ class QueueRotation:
         return queues
 
     def plan(self, wanted: int) -> ReservePlan:
-        """Splits a number of wanted tasks over the queues. Empty when all queues are known to be empty."""
+        """Splits the number of wanted tasks over the queues. Empty when all queues are known to be empty."""
         now = monotonic()
         ready = [queue for queue, until in self._asleep_until.items() if until <= now]
         if len(ready) > _UNPROBED:
@@ -98,7 +99,7 @@ class QueueRotation:
         return ReservePlan(self._shares(ready, wanted))
 
     def _probed(self, unknown: list[str]) -> list[str]:
-        """As many of these queues as an exchange may probe. The others have their turn before these have one again,
+        """As many of these queues as an exchange may probe. The others are probed before these are probed again,
         whatever wakes them."""
         if len(unknown) <= _MOST_PROBES:
             return unknown
@@ -129,16 +130,15 @@ class QueueRotation:
         return shares
 
     def _halves(self, giving: list[str], others: list[str], wanted: int) -> dict[str, int]:
-        """Splits between queues that handed out all they were asked for and queues that may hand out nothing, because
-        each of their partitions is at its limit. The former get at least half, and every other turn if one task is
-        wanted."""
+        """Splits between queues that filled their last reserve and queues that may hand out nothing, because each of
+        their partitions is at its limit. The former get at least half, or every other turn when one task is wanted."""
         self._likely_first = not self._likely_first
         some = others[: (wanted + self._likely_first) // 2]
         rest = wanted - len(some)
         return dict.fromkeys(some, 1) | (self._split(giving, rest) if rest else {})
 
     def _split(self, by_credit: list[str], wanted: int) -> dict[str, int]:
-        """By weight among as many of them as there are shares for, those with the most credit first."""
+        """Splits by weight, among as many of these queues as there are shares for, those with most credit first."""
         least = _LEAST if by_credit[0] in self._giving else 1
         chosen = by_credit[: max(math.ceil(wanted / least), 1)]
         total, left = sum(self._weights[queue] for queue in chosen), wanted
@@ -152,21 +152,22 @@ class QueueRotation:
         return shares
 
     def gave_all(self, queue: str) -> None:
-        """This queue gave as many tasks as it was asked for."""
+        """Records that a queue filled its last reserve."""
         self._likely.discard(queue)
         self._refused.discard(queue)
         self._giving.add(queue)
 
     def has_tasks(self, queue: str) -> None:
-        """A probe found tasks in this queue."""
+        """Records that a probe found tasks in a queue."""
         self._refused.discard(queue)
         self._likely.add(queue)
         self.wake(queue)
 
     def sleep(self, queue: str, next_event_s: float | None, keepalive_s: float) -> None:
-        """This queue has nothing now; it may have something in `next_event_s`.
+        """Records that a queue is empty now, and may have tasks in `next_event_s`.
 
-        It is looked at once in each `keepalive_s`: so every lease others take is foretold before it ends.
+        The queue is polled at least once per `keepalive_s`, so that the end of every lease of other workers is known
+        before it comes.
         """
         for known in (self._giving, self._likely, self._refused):
             known.discard(queue)
@@ -179,7 +180,7 @@ class QueueRotation:
         self._asleep_until[queue] = max(monotonic() + pause, self._paused_until.get(queue, 0.0))
 
     def refused(self, queue: str) -> None:
-        """The server answers calls on this queue with an error: a key is damaged, or its node is away."""
+        """Records that calls on a queue fail: a key is damaged, or its node is away."""
         self.sleep(queue, _REFUSED_PAUSE_S, _REFUSED_PAUSE_S)
         self._refused.add(queue)
 
@@ -189,52 +190,51 @@ class QueueRotation:
         return bool(self._refused)
 
     def pause(self, queue: str, seconds: float = _REFUSED_PAUSE_S) -> None:
-        """This worker cannot begin tasks of this queue now: for so long, a second at most, it has no turn, whatever
-        wakes it. A task that is handed back comes with a hint, and would be fetched again at once."""
+        """Takes a queue whose tasks this worker cannot begin now out of the rotation for `seconds`, one at most,
+        whatever wakes it. A released task sends a hint, and would be fetched again at once."""
         seconds = min(seconds, _REFUSED_PAUSE_S)
         self._paused_until[queue] = monotonic() + seconds
         self.sleep(queue, seconds, _REFUSED_PAUSE_S)
 
     def wake(self, queue: str) -> None:
-        """This queue may have work."""
+        """Wakes a queue that may have work."""
         if queue in self._asleep_until and queue not in self._blocked:
             self._asleep_until[queue] = self._paused_until.get(queue, 0.0)
 
     def wake_all(self) -> None:
-        """Every queue may have work. Refused queues rest on, as each error costs the others a pause."""
+        """Wakes every queue, except refused queues, as each error costs the others a pause."""
         for queue in self._asleep_until.keys() - self._refused:
             self.wake(queue)
 
     def block(self, queue: str) -> None:
-        """This queue has no turn, whatever it may have, until it is unblocked."""
+        """Takes a queue out of the rotation until it is unblocked."""
         if queue in self._asleep_until:
             self._blocked.add(queue)
             self._asleep_until[queue] = math.inf
 
     def unblock(self, queue: str) -> None:
-        """This queue may have work."""
+        """Returns a blocked queue to the rotation."""
         self._blocked.discard(queue)
         self.wake(queue)
 
     def until_next(self) -> float:
-        """Seconds until a queue is due for a look; 0 when one is."""
+        """Seconds until a queue is due for a reserve; 0 when one is due."""
         soonest = min(self._asleep_until.values(), default=math.inf)
         return min(max(soonest - monotonic(), 0.0), _LONGEST_S)
 
 
 class Prefetch:
-    """Decides how many tasks to hold: as many as the slots take, and work for a few tens of milliseconds more, at the
-    rate at which tasks finish.
+    """Decides how many tasks to hold: one for each slot, and work for a few tens of milliseconds more, at the rate at
+    which tasks finish.
 
-    So short tasks are fetched in large batches, and behind long ones nothing waits in this worker that another could
-    run.
+    So short tasks are fetched in large batches, and no task waits behind a long task while another worker could run it.
     """
 
     def __init__(self, concurrency: int, prefetch_s: float, batch_max: int) -> None:
         self._concurrency = concurrency
         self._prefetch_s = prefetch_s
         self.batch_max = batch_max
-        """Tasks of one call at most."""
+        """The most tasks of one call."""
         self._rate = 0.0
         self._counted = 0
         self._busy_s = 0.0
@@ -242,14 +242,15 @@ class Prefetch:
         self.in_hand = 0
 
     def took(self, count: int) -> None:
-        """So many were reserved."""
+        """Records that `count` tasks were reserved."""
         self._moved_at = monotonic()
         if self.in_hand == 0:  # idle time tells nothing about the rate
             self._since = self._moved_at - self._busy_s
         self.in_hand += count
 
     def gave(self, finished: int, released: int = 0) -> None:
-        """So many ended. The rate is measured over at least 2 ms of busy time."""
+        """Records the numbers of tasks that finished or were released. The rate is measured over 2 ms or more of busy
+        time."""
         if self.in_hand == 0:
             return
         self.in_hand -= finished + released
@@ -265,17 +266,17 @@ class Prefetch:
 
     @property
     def depth(self) -> int:
-        """How many to hold beyond those that run."""
+        """How many tasks to hold beyond the running tasks."""
         return int(self._rate * self._prefetch_s)
 
     @property
     def has_free_slots(self) -> bool:
-        """Whether all that is in hand can run at once, and more could."""
+        """Whether more tasks could run at once than are in hand."""
         return self.in_hand < self._concurrency
 
     def wanted(self, backlog: int, coming: int = 0) -> int:
-        """How many to reserve now; 0 while the backlog is more than half full, unless slots are free all the same.
-        `coming`: so many were reserved besides, and are neither in hand nor in the backlog yet."""
+        """How many tasks to reserve now; 0 while the backlog is more than half full, unless slots are free all the
+        same. `coming`: the number of reserved tasks that are neither in hand nor in the backlog yet."""
         free = self._concurrency + self.depth - self.in_hand - coming
         backlog += coming
         if free <= 0 or (backlog > 0 and backlog > self.depth // 2 and not self.has_free_slots):
@@ -284,21 +285,21 @@ class Prefetch:
 
     @property
     def _calls(self) -> int:
-        """How many full calls an exchange may have: two when three run within the time for which tasks are fetched
-        ahead. More tasks then share the round trip to a far server."""
+        """How many full calls an exchange may have: two when three calls' tasks run within the prefetch time. More
+        tasks then share the round trip to a far server."""
         return min(max(self.depth // self.batch_max - 1, 1), _MOST_CALLS)
 
     @property
     def pause_s(self) -> float:
-        """How long what ended may wait, while there is more to do, so that some are reported together: a turn for each
-        would take a processor from tasks that compute for some milliseconds."""
+        """How long ended attempts may wait, while there is more to do, so that some are reported together: a turn for
+        each would take processor time from tasks that compute for some milliseconds."""
         if self._rate <= 0 or self.has_free_slots:
             return _SHORTEST_PAUSE_S
         return min(max(_TOGETHER / self._rate, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
     def runs_soon(self, count: int) -> bool:
-        """Whether so many tasks run within the time for which tasks are fetched ahead, so that a millisecond more
-        until they begin does not matter."""
+        """Whether `count` tasks run within the prefetch time, so that a millisecond more until they begin does not
+        matter."""
         return count <= self.depth
 
     def ends_together(self, backlog: int, most: int) -> int:
@@ -309,20 +310,20 @@ class Prefetch:
         return min(max(backlog - self.depth // 4, 1), most)
 
     def is_stuck(self, backlog: int) -> bool:
-        """Whether tasks wait behind long ones that took all slots, so that another worker should have them. Tasks that
-        have a slot are given longer: mostly they begin before another worker could have them."""
+        """Whether tasks wait behind long tasks in all slots, so that another worker should have them. Tasks that have a
+        slot get more time: mostly they begin before another worker could have them."""
         limit_s = _STUCK_S if self.in_hand > self._concurrency else _UNBEGUN_S
         return backlog > 0 and monotonic() - self._moved_at > limit_s
 
     def forget_rate(self) -> None:
-        """Starts small again, after the work turned out to be long."""
+        """Resets the rate after the tasks turned out to be long, so that prefetch starts small again."""
         self._rate = 0.0
 
 
 class LeaseNumbers:
-    """The numbers of a worker's leases. Two leases of one task never share one, unless more than 2^27 lie between.
+    """The numbers of a worker's leases. Two leases of one task never share a number, unless more than 2^27 lie between.
 
-    `note` hears from which number to which there may be leases, before there are any.
+    `note` is called with the range of numbers before any lease has them.
     """
 
     def __init__(self, worker_id: str, note: Callable[[int, int], object] = lambda _first, _last: None) -> None:
@@ -333,7 +334,7 @@ class LeaseNumbers:
         self._lock = threading.Lock()
 
     def first_of(self, count: int) -> int:
-        """The first of so many that follow one another."""
+        """The first of `count` consecutive numbers."""
         with self._lock:
             if self._next + count > self._numbers.stop:
                 self._next = self._lowest = self._numbers.start

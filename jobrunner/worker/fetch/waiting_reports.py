@@ -1,8 +1,8 @@
-"""Reports that the server could not take yet: moves into full queues, and those to a cluster node that is away.
+"""Reports that the server could not accept yet: moves into full queues, and reports to a cluster node that is away.
 
-Invariant: such a report is kept, with its lease, until the server has taken it or the worker ends, also while the
-worker is quiet, so its function does not run again. At its end, when the grace of its stop is over, the worker hands
-back what waits for capacity (`worker/drain.py`).
+Invariant: such a report is kept, with its lease, until the server has accepted it or the worker ends, also while the
+worker is quiet, so its function does not run again. At its end, when the grace of its stop is over, the worker releases
+the items that wait for capacity (`worker/drain.py`).
 """
 
 from collections.abc import Iterable
@@ -33,8 +33,8 @@ class _WaitingMoves:
 
 
 class Backpressure:
-    """Reports of moves into full queues, by the queue of their items. Tried again after a pause, and as soon as this
-    worker itself took something out of the target.
+    """Reports of moves into full queues, by the queue of their items. They are tried again after a pause, and as soon
+    as this worker itself took items out of the target.
 
     Invariant: while such a report waits, the worker reserves nothing from the queue of that item, and serves its other
     queues. Moves inside a cycle of queues skip back-pressure (`Moved.waits=False`); otherwise two full queues could
@@ -45,13 +45,13 @@ class Backpressure:
         self._turns = turns
         self._held_up: dict[str, _WaitingMoves] = {}
         self.is_on = False
-        """Whether anything waits."""
+        """Whether any report waits."""
 
     def __len__(self) -> int:
         return sum(len(held.reports) for held in list(self._held_up.values()))  # a copy: any thread may ask
 
     def keep(self, report: Report) -> None:
-        """A report that was answered: the target is full."""
+        """Keeps a report that the server refused because the target is full."""
         attempt, outcome = report
         self.is_on = True
         held = self._held_up.get(attempt.queue)
@@ -73,13 +73,13 @@ class Backpressure:
         return due
 
     def made_room(self, queue: str) -> None:
-        """This worker took something out of a queue."""
+        """Makes reports due whose target queue this worker took items from."""
         for held in self._held_up.values():
             if queue in held.targets:
                 held.due_at = 0.0
 
     def after_turn(self, unsettled: list[Report]) -> None:
-        """Takes in the result of a retry; resumes queues without waiting or unsettled reports."""
+        """Handles the result of a retry; resumes queues without waiting or unsettled reports."""
         for queue, held in list(self._held_up.items()):
             if held.tried:
                 self._after_try(queue, held, unsettled)
@@ -111,20 +111,20 @@ class _QueueReports:
 class UndeliveredReports:
     """Reports to a node of a cluster that is away while other nodes answer, by queue. Its length is their number.
 
-    They wait however long that takes, as with a single server, whose worker can do nothing else meanwhile, and are
-    tried again after pauses that grow, as each try may cost the others a time-out.
+    They wait without limit, as a worker does for a single server, and are tried again after growing pauses, as each try
+    may delay the other nodes' calls by a timeout.
     """
 
     def __init__(self) -> None:
         self._queues: dict[str, _QueueReports] = {}
         self.is_on = False
-        """Whether anything waits, or was taken and is not yet made."""
+        """Whether any report waits, or was taken by `take_due` and is not yet accepted."""
 
     def __len__(self) -> int:
         return sum(len(queue.reports) for queue in list(self._queues.values()))  # a copy: any thread may ask
 
     def keep(self, reports: Iterable[Report], error: Exception) -> None:
-        """The server of these, all of one queue, did not answer."""
+        """Keeps reports, all of one queue, whose server did not answer."""
         for report in reports:
             self.is_on = True
             name = report[0].queue
@@ -143,7 +143,8 @@ class UndeliveredReports:
         return due
 
     def after_turn(self) -> None:
-        """Those that are here again, or new, wait longer; queues of which nothing is here have their server back."""
+        """Makes queues whose reports came back, or are new, wait longer; forgets queues whose reports were all
+        accepted."""
         now = monotonic()
         for name, queue in list(self._queues.items()):
             if not queue.reports:
@@ -155,7 +156,7 @@ class UndeliveredReports:
         self.is_on = bool(self._queues)
 
     def tokens(self) -> Iterable[str]:
-        """Of the attempts whose reports wait. Any thread may ask."""
+        """The tokens of the attempts whose reports wait. Any thread may call it."""
         return (attempt.token for queue in list(self._queues.values()) for attempt, _ in queue.reports)
 
     def until_next(self) -> float:

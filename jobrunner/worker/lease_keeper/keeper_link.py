@@ -1,9 +1,9 @@
-"""What a worker and its lease keeper share: the leases that the worker holds, the lines of the pipe, shared memory.
+"""The link between a worker and its lease keeper: the worker's held leases, the lines of the pipe, shared memory.
 
-The worker reports every reservation and every end with a line (`HeldLeases`), and marks in shared memory which attempts
-have begun. To write a word of that takes some 50 ns and neither a call of the system nor a lock, and what is written
-stays when the process that wrote it is killed. Layout, in words of 8 bytes: a few of the keeper's and the worker's own,
-then one for each attempt that has begun and is not yet reported: the number of its lease; 0 where a word is free.
+The worker reports every reservation and every end with a line (`HeldLeases`), and marks attempts that have begun in
+shared memory. Writing a word of it takes some 50 ns, without a system call or a lock, and the word stays when the
+writing process is killed. Layout, in words of 8 bytes: a few of the keeper's and the worker's own, then one word for
+each attempt that has begun and is not yet reported, with the number of its lease; 0 in a free word.
 
 Invariant: an attempt that has begun is marked, or `lacks_marks` is true. So the keeper of a dead worker knows which
 tasks cannot have had any effect.
@@ -30,18 +30,18 @@ _WORDS = 1 << 16
 _SIZE = _WORDS * 8
 _LONG_AGO = 0.0
 SHORT_MS = 15_000.0
-"""Shorter leases may end while a keeper starts, or does not look at what it was sent."""
+"""Shorter leases may end while a keeper starts, or before it reads its pipe."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that a keeper ignores: they are for its worker."""
+"""Signals that a keeper ignores: they are meant for its worker."""
 
 
 class HeldWork(msgspec.Struct, frozen=True):
     """The facts that the keeper needs to clean up after a dead worker."""
 
     queues: list[str]
-    """Those it reserves from."""
+    """The queues that the worker reserves from."""
     process: str
-    """The name of its process, which others inherited; '' when it started none."""
+    """The name of the worker's process, which its children inherit; '' when it started none."""
     claims_children: bool
     """Whether all that its process started belongs to its jobs; else only the processes of its slots."""
     worker: str = ""
@@ -52,7 +52,7 @@ class HeldWork(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BegunAttempt:
-    """An attempt by the number of its lease: whether it keeps that when its worker dies, and whether it was in
+    """An attempt by the number of its lease: whether it keeps the lease when its worker dies, and whether it was in
     quarantine."""
 
     number: int
@@ -61,21 +61,22 @@ class BegunAttempt:
 
 
 class SharedMemory:
-    """The words, as the process sees them that made them or was given their descriptor."""
+    """The shared words, for the process that made them or that got their descriptor."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.descriptor = _new_file() if descriptor is None else descriptor
         self._map = mmap.mmap(self.descriptor, _SIZE)
         self._words = memoryview(self._map).cast("Q")
         self.waits: Callable[[Attempt], bool] | None = None
-        """Whether an attempt stays with its lease when its worker dies; None: no job here says so."""
+        """Whether an attempt keeps its lease when its worker dies; None: no job of this worker declares that."""
         self._free: list[int] = []
-        """Words that were used before; `_unused` has the others: a list of all would cost each start milliseconds."""
+        """Free words that were used before; `_unused` has the others: a list of all would cost each start
+        milliseconds."""
         self._unused = iter(range(_FIRST, _WORDS))
 
     @property
     def beats(self) -> int:
-        """Signs of life of the keeper so far."""
+        """The number of the keeper's heartbeats so far."""
         return self._words[_BEATS]
 
     def beat(self) -> None:
@@ -84,20 +85,20 @@ class SharedMemory:
 
     @property
     def signs_of_worker(self) -> int:
-        """Signs of life of the worker's interpreter so far; 0: it gives none yet."""
+        """The number of the worker interpreter's heartbeats so far; 0: none yet."""
         return self._words[_SIGNS]
 
     def sign(self) -> None:
-        """Writes a sign of life of this interpreter. Called by the worker."""
+        """Writes a heartbeat of this interpreter. Called by the worker."""
         self._words[_SIGNS] += 1
 
     @property
     def lacks_marks(self) -> bool:
-        """Whether something begun might be without a mark: more was in hand at once than there are words."""
+        """Whether a begun attempt may be without a mark: more attempts were in hand at once than there are words."""
         return self._words[_LACKS] != 0
 
     def took(self, lowest: int, highest: int) -> None:
-        """Notes the range of lease numbers that the worker takes."""
+        """Writes the range of lease numbers that the worker takes."""
         self._words[_LOWEST], self._words[_HIGHEST] = lowest, highest
 
     @property
@@ -106,8 +107,8 @@ class SharedMemory:
         return self._words[_LOWEST], self._words[_HIGHEST]
 
     def begin(self, attempt: Attempt) -> None:
-        """This attempt begins. Called by the thread that runs it, before anything of the job is run; again by a second
-        try of the same attempt."""
+        """Marks an attempt as begun. Called by the thread that runs it, before any code of the job; called again for a
+        second try of the same attempt."""
         if attempt.mark:
             return
         try:
@@ -127,12 +128,12 @@ class SharedMemory:
         self._words[mark] = number
 
     def clear(self, attempt: Attempt) -> None:
-        """It is not alone any more."""
+        """Removes the quarantine mark of an attempt."""
         if attempt.mark:
             self._words[attempt.mark] &= ~_ALONE
 
     def end(self, attempts: Iterable[Attempt]) -> None:
-        """These are over: reported, or handed back."""
+        """Removes the marks of attempts that are reported or released."""
         words, free = self._words, self._free.append
         for attempt in attempts:
             if mark := attempt.mark:
@@ -146,27 +147,27 @@ class SharedMemory:
 
     @property
     def own_signal(self) -> int:
-        """The last signal that code of the worker sent to its own process; 0: none was seen."""
+        """The last signal that code of the worker sent to its own process; 0: no signal was seen."""
         return self._words[_SIGNAL]
 
     def sends_itself(self, number: int) -> None:
-        """Code of the worker sends its own process a signal."""
+        """Records the signal that code of the worker sends to its own process."""
         self._words[_SIGNAL] = number
 
     def write(self, text: bytes) -> None:
-        """Stores a text for the keeper of a dead worker, behind the words and the texts before: who reads meanwhile, or
-        after a kill in the middle of this, finds a whole one."""
+        """Stores a text for the keeper of a dead worker, after the words and earlier texts: a reader always finds a
+        whole text, also after a kill in the middle of this write."""
         place = os.fstat(self.descriptor).st_size
         os.pwrite(self.descriptor, text, place)
         self._words[_TEXT] = place << 32 | len(text)
 
     def read(self) -> bytes:
-        """The text that was stored last; empty when the worker died before it wrote one."""
+        """The text that was stored last; empty when the worker died before it stored any."""
         place, size = divmod(self._words[_TEXT], 1 << 32)
         return os.pread(self.descriptor, size, place)
 
     def end_well(self) -> None:
-        """The worker ends, or its part in this process does, with nothing left to clean up."""
+        """Marks that the worker, or its part in this process, ended with nothing left to clean up."""
         self._words[_ENDED] = 1
 
     @property
@@ -175,7 +176,7 @@ class SharedMemory:
         return self._words[_ENDED] != 0
 
     def close(self) -> None:
-        """No other process is given the memory from now on; threads that still run may write to it."""
+        """Closes the descriptor, so that no other process gets the memory; running threads may still write to it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -194,11 +195,12 @@ def _new_file() -> int:
 
 
 class HeldLeases:
-    """The leases that a worker holds. Its keeper is sent each reservation and end, and answers which are to stop.
+    """The leases that a worker holds. It sends each reservation and end to the keeper, which replies with the attempts
+    to stop.
 
-    Nothing is sent to a keeper that is still starting: it does not read yet, and a full pipe would block the worker.
-    One that is ready is sent everything that is held. `wake` makes it read at once; it is called with the lock, and not
-    any more when `disconnect` has returned.
+    Nothing is sent to a keeper that is still starting: it does not read yet, and a full pipe would block the worker. A
+    keeper that is ready gets all held leases. `wake` makes it read at once; it is called with the lock, and no more
+    once `disconnect` has returned.
     """
 
     def __init__(self, wake: Callable[[], object]) -> None:
@@ -220,21 +222,22 @@ class HeldLeases:
         return len(self._held)
 
     def serve(self, queues: list[str]) -> None:
-        """The worker reserves from these queues from now on. Nothing is left to the keeper before it has begun to."""
+        """Tells the keeper the queues that the worker reserves from, if the worker has begun: its text exists by
+        then."""
         if left := self.memory.read():
             work = msgspec.json.decode(left, type=HeldWork)
             self.memory.write(msgspec.json.encode(msgspec.structs.replace(work, queues=queues)))
 
     def connect(self, pipe: IO[bytes], write_rest: Callable[[bytes], bool]) -> None:
-        """A keeper is ready, and reads from this pipe. `write_rest` is called with what a full pipe did not take, and
-        returns whether the keeper still reads."""
+        """Connects a keeper that is ready and reads from this pipe. `write_rest` is called with the bytes that a full
+        pipe did not take, and returns whether the keeper still reads."""
         with self._lock:
             self._pipe, self._write_rest = pipe, write_rest
             self._send(hold_lines(_LONG_AGO, self._held.values()))
             self._wake()
 
     def disconnect(self) -> None:
-        """The keeper is gone."""
+        """Disconnects a keeper that is gone."""
         with self._lock:
             self._pipe = None
 
@@ -244,12 +247,12 @@ class HeldLeases:
         return self._pipe is not None
 
     def can_keep(self, attempts: list[Attempt]) -> bool:
-        """Whether the keeper renews each of these leases before it ends; a short one may end while the keeper is still
-        starting."""
+        """Whether the keeper renews each of these leases before it ends; a short lease may end while the keeper is
+        still starting."""
         return self._pipe is not None or not _is_one_short(attempts)
 
     def hold(self, attempts: list[Attempt], since_s: float) -> None:
-        """Attempts of one reservation, before any of them is begun, held since then (monotonic clock)."""
+        """Adds the attempts of one reservation, before any of them begins, held since `since_s` (monotonic clock)."""
         with self._lock:
             self._held.update((attempt.token, attempt) for attempt in attempts)
             self._send(hold_lines(since_s, attempts))
@@ -257,7 +260,7 @@ class HeldLeases:
                 self._wake()
 
     def drop(self, attempts: Iterable[Attempt]) -> None:
-        """Attempts that are over."""
+        """Removes attempts that are over."""
         with self._lock:
             over = [attempt for attempt in attempts if self._held.pop(attempt.token, None) is not None]
             tokens = [attempt.token for attempt in over]
@@ -268,7 +271,8 @@ class HeldLeases:
                 self._send(drop_line(tokens))
 
     def _send(self, line: bytes) -> None:
-        """Writes to the keeper. Called with the lock. The watcher finds a dead keeper, and the next one is sent all."""
+        """Writes to the keeper. Called with the lock. The watcher detects a dead keeper, and the next keeper gets
+        all."""
         if self._pipe is None:
             return
         try:
@@ -279,7 +283,7 @@ class HeldLeases:
             self._pipe = None
 
     def attempts(self) -> list[Attempt]:
-        """Everything that is held."""
+        """All held attempts."""
         with self._lock:
             return list(self._held.values())
 
@@ -288,7 +292,7 @@ class HeldLeases:
         return token in self._stopped
 
     def stop(self, token: str) -> bool:
-        """Asks an attempt to stop; returns whether it runs. One that has ended is held until its report is answered, so
+        """Asks an attempt to stop; returns whether it runs. An ended attempt is held until its report is answered, so
         its lease may be over."""
         with self._lock:
             attempt = self._held.get(token)
@@ -298,7 +302,7 @@ class HeldLeases:
             return attempt.began_s > 0 and attempt.run_s < 0
 
     def stop_all(self) -> None:
-        """Asks every running attempt to stop."""
+        """Asks every held attempt to stop."""
         with self._lock:
             self._stopped.update(self._held)
 
@@ -309,7 +313,7 @@ def serve_line(url: str, prefix: str) -> bytes:
 
 
 def hold_lines(since_s: float, attempts: Iterable[Attempt]) -> bytes:
-    """Lines for attempts held since then (monotonic clock): one for each queue and length of lease."""
+    """Lines for attempts held since `since_s` (monotonic clock): one for each queue and length of lease."""
     alike: dict[tuple[str, float], list[Attempt]] = {}
     for attempt in attempts:
         alike.setdefault((attempt.queue, attempt.keepalive_ms), []).append(attempt)

@@ -1,8 +1,8 @@
-"""Which leases are due for renewal, and their renewal: one exchange with the server for all queues of a turn.
+"""Renews leases that are due: one exchange with the server for all queues of a turn.
 
 Invariant: a queue that fails (a damaged key, a dead node of a cluster) costs no other queue a lease. Each reply is
-judged for itself, and only what failed is tried again, sooner and with back-off. The nodes of a cluster are asked in
-threads of their own, as one that does not answer would hold up the others for as long as a time-out.
+handled on its own, and only failed renewals are tried again, sooner and with back-off. Each node of a cluster has a
+thread of its own, as a node that does not answer would delay the others by the timeout.
 """
 
 import threading
@@ -29,28 +29,28 @@ _LETS_GO = ("gone", "not_reserved", "lost")
 
 @dataclass(slots=True, eq=False)
 class LeaseBatch:
-    """Leases that were taken at once and are as long, and when they were last known to be renewed, on the monotonic
-    clock. A worker of short tasks reports thousands a second, so a single lease is only an entry of a dictionary."""
+    """Leases of equal length that were taken at once, with the instant of their last known renewal (monotonic clock). A
+    worker of short tasks reports thousands a second, so a single lease is only an entry of a dictionary."""
 
     queue: str
     keepalive_s: float
     renewed: float
     ids: dict[str, str]
-    """By token, of those that are held still."""
+    """The task ids of the leases still held, by token."""
     failures: int = 0
     retry_at: float = 0.0
     is_asked_for: bool = False
-    """Whether a renewal of it is under way."""
+    """Whether a renewal of the batch is under way."""
 
     @property
     def due(self) -> float:
-        """When a third has passed; after a failed renewal, when it is tried again."""
+        """The instant of the next renewal: after a third of the lease; after a failed renewal, that of the retry."""
         return self.retry_at if self.failures else self.renewed + self.keepalive_s * _SHARE
 
 
 @dataclass(slots=True, frozen=True)
 class _RenewalSlice:
-    """Batches of one queue that one call renews: `reports` as the call takes them."""
+    """Batches of one queue that one call renews; `reports` is the argument of the call."""
 
     queue: str
     batches: list[LeaseBatch]
@@ -72,7 +72,7 @@ class LeaseRenewer:
         self.changed = Signal()
 
     def connect(self) -> None:
-        """Opens its connection, and loads the script into the server: over a slow network either takes as long as a
+        """Opens the connection, and loads the script into the server: over a slow network either takes as long as a
         short lease lasts."""
         self._broker.connect()
         self._broker.run(leases.teach_extend())
@@ -82,7 +82,7 @@ class LeaseRenewer:
         return token in self._batch_of
 
     def read(self, line: bytes) -> None:
-        """Takes in one line of the worker (see keeper_process.py)."""
+        """Handles one line of the worker (see keeper_process.py)."""
         word, *rest = msgspec.json.decode(line)
         if word == "hold":
             self._hold(*rest)
@@ -107,7 +107,7 @@ class LeaseRenewer:
             self._asked.difference_update(tokens)
 
     def _forget(self, token: str) -> bool:
-        """Lets go of a lease; returns whether it was held. Called with the lock."""
+        """Forgets a lease; returns whether it was held. Called with the lock."""
         batch = self._batch_of.pop(token, None)
         if batch is None:
             return False
@@ -117,8 +117,8 @@ class LeaseRenewer:
         return True
 
     def step(self) -> float:
-        """Renews what is due; returns the seconds until something is due again. On a cluster it does not wait for the
-        nodes: their threads take in the replies."""
+        """Renews leases that are due; returns the seconds until the next are due. On a cluster it does not wait for the
+        nodes: their threads handle the replies."""
         by_node: dict[object, list[_RenewalSlice]] = {}
         for one in self._take_due():
             by_node.setdefault(self._broker.node_of(self._keys.queue(one.queue).pending), []).append(one)
@@ -156,7 +156,7 @@ class LeaseRenewer:
         calls = [leases.extend(self._keys.queue(one.queue), one.reports) for one in slices]
         try:
             replies = self._broker.run_each(calls)
-        except Exception as error:  # whatever it is, it is tried again
+        except Exception as error:  # any error: the renewal is tried again
             replies = [error] * len(slices)
         for one, verdicts in zip(slices, replies, strict=True):
             with self._lock:

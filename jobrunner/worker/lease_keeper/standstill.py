@@ -1,9 +1,9 @@
-"""Keeps leases that the worker was given and has not heard of, while a job holds its interpreter.
+"""Renews leases whose reserve reply the worker has not read, while a job holds its interpreter.
 
 A reply to a reserve may come right after a job has begun to hold the interpreter lock. No thread of the worker reads
-it, so the keeper gets no line for these leases, and they would end unrenewed: an attempt spent on each task that nobody
-has begun. The keeper sees that the interpreter stands still, because a thread of the worker writes signs of life as
-long as it runs, and asks the server for all leases with numbers of this worker.
+it, so the keeper gets no line for these leases, and they would end unrenewed: an attempt spent on each task, though no
+worker began it. The keeper detects the standstill, as a thread of the worker writes heartbeats while the interpreter
+runs, and asks the server for all leases with numbers of this worker.
 """
 
 import threading
@@ -19,15 +19,16 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.worker.lease_keeper.keeper_link import HeldWork, SharedMemory
 
 AFTER_S = 0.5
-"""Without a sign of life, which come four times a second, the interpreter counts as standing still."""
+"""The time without a heartbeat, which comes four times a second, after which the interpreter counts as standing
+still."""
 LOOK_EVERY_S = 0.5
 KEPT_MS = 5_000
-"""How long such leases last from each look on, if they do not last longer anyway."""
+"""How long such leases last from each look, if they do not last longer anyway."""
 
 
 class Standstill:
-    """Looks, for the keeper, whether the interpreter of the worker runs. `is_known` tells of a token whether the worker
-    has reported that lease."""
+    """Detects, for the keeper, that the interpreter of the worker stands still. `is_known` tells by a token whether the
+    worker has reported the lease."""
 
     def __init__(self, broker: Broker, keys: Keys, memory: SharedMemory, is_known: Callable[[str], bool]) -> None:
         self._broker = broker
@@ -39,15 +40,15 @@ class Standstill:
         self._looking: threading.Thread | None = None
 
     def has_begun(self) -> bool:
-        """Whether the interpreter has stood still for a while. To be called a few times a second."""
+        """Whether the interpreter has stood still for a while. Call it a few times a second."""
         signs, now = self._memory.signs_of_worker, monotonic()
         if signs != self._signs:
             self._signs, self._since = signs, now
         return signs > 0 and now - self._since >= AFTER_S
 
     def keep_unread(self) -> None:
-        """Keeps the leases that the worker has not heard of, in a thread: the caller has signs of life to give, whether
-        the server answers or not."""
+        """Renews the leases that the worker has not read, in a thread: the caller must go on with its heartbeats,
+        whether the server answers or not."""
         now = monotonic()
         if now - self._looked_at < LOOK_EVERY_S or (self._looking is not None and self._looking.is_alive()):
             return

@@ -1,1 +1,1 @@
-"""Outcomes on their way to the server: what is reported, in which calls, and what is counted."""
+"""Reports outcomes to the server: the reported outcome, the calls, the log lines, and the statistics."""

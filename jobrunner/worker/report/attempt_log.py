@@ -49,7 +49,7 @@ class AttemptLog:
             self._log_successes(successes)
 
     def flush(self) -> None:
-        """Logs how many successes had no line of their own since the last call."""
+        """Logs the number of successes without a line of their own since the last call."""
         with self._lock:
             counted, self._counted = self._counted, Counter()
             since, self._since = self._since, 0.0

@@ -1,4 +1,4 @@
-"""From outcomes to calls: one table, one call for each verb and queue, and for each target of moves."""
+"""Turns outcomes into calls: one call for each verb and queue, and for each target of moves."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
@@ -35,15 +35,15 @@ Report = tuple[Attempt, Outcome]
 
 
 class Reporter:
-    """The worker that reports: its id, its release, the groups of errors whose time it noted in the last second, and
-    `timed`, the queues whose tasks it reports with their run times: those that keep history."""
+    """The reporting worker: its id, its release, the error groups that it reported in the last second, and `timed`, the
+    queues whose tasks it reports with their run times: queues that keep history."""
 
     def __init__(self, worker: str = "", release: str = "", timed: Container[str] = ()) -> None:
         self.worker, self.release, self.timed = worker, release, timed
         self._noted: dict[str, float] = {}
 
     def notes(self, group: str) -> bool:
-        """Whether the server is to note now that a group was seen: once a second is enough, and saves a command."""
+        """Whether the server has to record now that a group was seen: once a second is enough, and saves a command."""
         now = monotonic()
         if now - self._noted.get(group, -_NOTED_EVERY_S) < _NOTED_EVERY_S:
             return False
@@ -55,8 +55,8 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True)
 class ReportCall:
-    """A call with the reports it makes, in the order of its verdicts. One with `targets`, full names of queues, moves
-    items there; it may be answered 'full' or 'hops', and then a report is still to be made."""
+    """A call with its reports, in the order of its verdicts. A call with `targets`, full names of queues, moves items
+    there; after a verdict 'full' or 'hops' the report is still to be made."""
 
     call: Call[list[str]]
     reports: list[Report]
@@ -84,7 +84,7 @@ def report_calls(
 def _slices(made: list[Report]) -> Iterable[list[Report]]:
     if len(made) == 1:
         return (made,)
-    # Most reports bring nothing, so there is nothing to add up. A list is faster here than a generator.
+    # Most reports have no content, so there are no sizes to add up. A list is faster here than a generator.
     brings = [type(outcome) is not Succeeded or outcome.result for _, outcome in made]
     if len(made) <= AT_ONCE and not any(brings):
         return (made,)
@@ -173,7 +173,7 @@ def _fan_out(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
 
 
 def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Arg]:
-    """The fields of a child, which inherits those it does not set from its parent."""
+    """The fields of a child; it inherits from its parent the fields that it does not set."""
     payload, encoding, headers = child.payload, child.encoding, child.headers
     if payload is None:
         payload, encoding = attempt.payload or b"", (attempt.encoding or b"").decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""From the outcome of an attempt to the outcome that is reported.
+"""Turns the outcome of an attempt into the outcome that is reported.
 
-A task whose job this worker does not know is handed back, a failed one without a delay of its own gets the backoff of
-its queue, and contents are encrypted before they become calls: results, payloads of moves, and of fan-out items.
+A task whose job this worker does not know is released, a failed task without a delay of its own gets the backoff of its
+queue, and contents are encrypted before they become calls: results, payloads of moves, and of fan-out items.
 """
 
 import math
@@ -36,11 +36,11 @@ _log = SafeLogger("jobrunner.worker")
 
 
 class UnknownJobs:
-    """Decides what becomes of tasks whose job this worker does not know: handed back for `grace_s` seconds since any
-    worker first met one, then failed. Logs a line for each job and queue a minute.
+    """The outcome of tasks whose job this worker does not know: released for `grace_s` seconds since any worker first
+    met the task, then failed. Logs a line for each job and queue a minute.
 
-    While a deploy rolls, or where two services share a queue, such a task is another worker's. It goes back with a
-    delay that grows with its age, and spends no attempt. It fails as usual only when no worker took it for a day.
+    During a rolling deploy, or where two services share a queue, another worker knows such a job. The task goes back
+    with a delay that grows with its age, and spends no attempt. It fails only when no worker took it for `grace_s`.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -49,8 +49,8 @@ class UnknownJobs:
         self._logged_at: dict[tuple[str, str], float] = {}
 
     def reported(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
-        """Returns the outcome to report for an attempt that could not be made here. A payload store that is away,
-        and a worker that has the key of a payload, are waited for in the same way."""
+        """Returns the outcome to report for an attempt that this worker could not run. A task whose payload store is
+        away, or whose key this worker lacks, waits in the same way."""
         now_ms = attempt.deadline_ms - attempt.keepalive_ms
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:
@@ -83,8 +83,8 @@ class UnknownJobs:
 class QueueBackoffs:
     """The backoffs of queues, for failed tasks whose job sets none: read when such a task fails, cached for a second.
 
-    A queue whose settings cannot be read has those read last, or the default: a failure is reported in any case, and
-    the fetch loop does not wait for a silent server once for each.
+    When the settings of a queue cannot be read, the last known backoff counts, or the default: a failure is reported in
+    any case, and the fetch loop does not wait for a silent server with each failure.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
@@ -94,7 +94,7 @@ class QueueBackoffs:
         self._complaints = Complaints()
 
     def reported(self, attempt: Attempt, outcome: Failed) -> Failed:
-        """The outcome with a delay; its own when it has one."""
+        """The outcome with a delay: its own, or by the queue's backoff."""
         if outcome.delay_s is not None:
             return outcome
         delay_s = self._of(attempt.queue).delay(attempt.retry_count + 1) if outcome.retry else 0.0
@@ -114,7 +114,8 @@ class QueueBackoffs:
 
 
 def encrypted_outcome(encryption: PayloadEncryption, keys: Keys, attempt: Attempt, outcome: Outcome) -> Outcome:
-    """The outcome as it is reported. Raises EncryptionError for items made of a payload that cannot be decrypted."""
+    """The outcome with encrypted contents. Raises EncryptionError for items made of a payload that cannot be
+    decrypted."""
     queue = keys.queue(attempt.queue)
     if isinstance(outcome, Succeeded):
         return Succeeded(encryption.encrypt_result(outcome.result, result_context(attempt, queue)))
@@ -138,8 +139,8 @@ def _encrypted_move(
     encryption: PayloadEncryption, attempt: Attempt, outcome: Moved, queue: QueueKeys, to: QueueKeys,
     task_id: str, then: bytes,
 ) -> Moved:  # fmt: skip
-    """Encrypts the payload for queue `to`, and for the task with that id and `then`. A move without a payload of its
-    own takes the payload of the attempt."""
+    """Encrypts the payload for queue `to`, bound to the id and `then` of the task. A move without a payload of its own
+    takes the payload of the attempt."""
     payload, encoding, after = outcome.payload, outcome.encoding, b""
     if payload is None or then:
         found = decrypted_payload(encryption, queue, attempt)

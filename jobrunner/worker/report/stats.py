@@ -2,8 +2,8 @@
 
 Attempts are counted once the server's replies to their reports are known, so each count reflects the state on the
 server. Invariants: each report is counted once, also when the server's reply was lost; while the server is away, counts
-are kept and added up in bounded memory; counting never delays or ends the work. A worker that is killed takes what it
-counted since its last flush with it; totals that must be exact are counted by the scripts themselves.
+are kept and added up in bounded memory; counting never delays or ends the work. A killed worker loses its counts since
+the last flush; the scripts themselves count totals that must be exact.
 """
 
 import math
@@ -36,11 +36,12 @@ from jobrunner.outcome import (
 
 FLUSH_EVERY_S = 5.0
 LONE_EVERY_S = 60.0
-"""The interval while nothing but round trips was counted: an idle worker has hardly anything to report."""
+"""The interval while only round trips were counted: an idle worker has hardly anything to report."""
 UNKNOWN = "unknown"
-"""The type of tasks whose job this process does not know: a producer may give them any, and figures stay."""
+"""The type that stands for jobs unknown to this process: producers may send any type, and statistics stay on the
+server."""
 UNSURE = "unknown"
-"""The answer to a report whose reply was lost: sent again, it found no lease."""
+"""The verdict on a report whose first reply was lost, and which found no lease when it was sent again."""
 _MOST_LINES = 1000
 _MOST_LATE = 10_000
 _LONGEST_NAME = 128
@@ -81,11 +82,11 @@ class StatsRecorder:
         """Queue, job and lateness in ms of the ticks of periodic jobs; the leader appends to it."""
 
     def synchronize(self, server_ms: float, within_ms: float) -> None:
-        """Notes that the server's clock showed this time at some moment of the last `within_ms`: since its reply was
-        asked for.
+        """Records that the server's clock showed this time at some moment of the last `within_ms`, the time since the
+        request was sent.
 
-        What is known of the clock stays where it fits that. A reply may be read seconds after it came, and taken for
-        a new one it would set the clock back, so that the next reply looks new as well.
+        The known offset of the clock stays if it fits. A reply may be read seconds after it arrived; taken for a new
+        reply it would set the clock back, so that the next reply looks new as well.
         """
         least = server_ms - perf_counter() * 1000
         ahead_ms = self._server_ahead_ms
@@ -122,13 +123,13 @@ class StatsRecorder:
                 line.note(ran_ms, waited_ms)
 
     def round_trip(self, seconds: float) -> None:
-        """Notes how long an exchange with the server took."""
+        """Records the duration of an exchange with the server."""
         with self._lock:
             line = self._line(*_ROUND_TRIP)
             line.round_trip.note(seconds * 1_000_000)
 
     def batch(self, queue: str, end: BatchEnd) -> None:
-        """Counts the items of a batch. Each took its share of the time that the whole ran."""
+        """Counts the items of a batch. Each item counts with its share of the batch's run time."""
         with self._lock:
             line = self._line(queue, "")
             for what, by in end.counts.items():
@@ -143,13 +144,13 @@ class StatsRecorder:
                 line.wait.note(ms, items)
 
     def step(self) -> float:
-        """Sends the counts, unless they can wait. Raises ServerError; the next call sends what is left."""
+        """Sends the counts, unless they can wait. Raises ServerError; the next call sends the rest."""
         if self._unsent or not self._can_wait():
             self.flush()
         return FLUSH_EVERY_S
 
     def flush(self) -> None:
-        """Sends what was counted. Raises ServerError."""
+        """Sends the counts. Raises ServerError."""
         with self._flushing:
             self._send()
             self._unsent = self._take()
@@ -208,7 +209,7 @@ class StatsRecorder:
 
 
 class _TimeHistogram:
-    """The sum of times and their histogram, in milliseconds or whatever is noted."""
+    """The sum of times and their histogram, in the unit of the recorded values, mostly milliseconds."""
 
     __slots__ = ("buckets", "total")
 
@@ -217,7 +218,7 @@ class _TimeHistogram:
         self.total = 0.0
 
     def note(self, ms: float, count: int = 1) -> None:
-        """The time of so many; clocks may differ, so that it comes out below zero."""
+        """Adds one time, `count` times. A time below zero, from differing clocks, is possible."""
         if ms > 0.0:
             self.buckets[bucket(ms)] += count
             self.total += ms * count
@@ -225,20 +226,20 @@ class _TimeHistogram:
             self.buckets[0] += count
 
     def note_all(self, times_ms: list[float]) -> None:
-        """So many times at once, for half the price."""
+        """Adds many times at once, at half the cost."""
         buckets = self.buckets
         for ms in times_ms:
             buckets[bucket(ms) if ms > 0.0 else 0] += 1
         self.total += sum([ms for ms in times_ms if ms > 0.0])
 
     def changes(self, kind: str, to_us: int) -> dict[str, int]:
-        """As figures."""
+        """The counters of the statistics, by name."""
         found = {f"{kind}:{n}": by for n, by in enumerate(self.buckets) if by}
         return found | {f"{kind}_us": round(self.total * to_us)} if found else {}
 
 
 class _TypeStats:
-    """Of one queue and type: counts, and each kind of time."""
+    """The counts and times of one queue and type."""
 
     __slots__ = ("_counts", "late", "round_trip", "run", "succeeded", "wait")
 
@@ -253,7 +254,7 @@ class _TypeStats:
         )
 
     def add(self, what: str, by: int) -> None:
-        """Counts something."""
+        """Adds to a counter."""
         self._counts[what] = self._counts.get(what, 0) + by
 
     def add_record(self, record: BatchRecord) -> None:
@@ -262,14 +263,14 @@ class _TypeStats:
             self.add(what, by)
 
     def note(self, ran_ms: list[float], waited_ms: list[float]) -> None:
-        """Takes in what attempts ran and waited, and empties the lists."""
+        """Adds run times and waiting times of attempts, and empties the lists."""
         self.run.note_all(ran_ms)
         self.wait.note_all(waited_ms)
         ran_ms.clear()
         waited_ms.clear()
 
     def count(self, counted: tuple[str, ...] | None, verdict: str) -> bool:
-        """Counts the end of an attempt; returns whether it was one."""
+        """Counts the end of an attempt; returns whether the verdict is an end."""
         if counted is not None:
             for what in counted:
                 self.add(what, 1)
@@ -278,7 +279,7 @@ class _TypeStats:
         return counted is not None
 
     def changes(self) -> dict[str, int]:
-        """As figures."""
+        """The counters of the statistics, by name."""
         found = dict(self._counts)
         if self.succeeded:
             found["succeeded"] = found.get("succeeded", 0) + self.succeeded

@@ -1,13 +1,13 @@
-"""The process of a slot: runs attempts it is sent and answers with their outcomes. Also the protocol to it.
+"""The child process of a slot, which runs attempts and replies with their outcomes, and the protocol to it.
 
-Usage: ``python -m jobrunner.worker.run.child SOCKET LIFELINE`` (descriptors by number). The lifeline brings tokens of
-attempts that should stop. The process ends when the socket or the lifeline closes, so a worker that was killed leaves
-nothing running behind.
+Usage: ``python -m jobrunner.worker.run.child SOCKET LIFELINE`` (descriptors by number). The lifeline carries tokens of
+attempts that should stop. The process ends when the socket or the lifeline closes, so a killed worker leaves no child
+running.
 
-The socket carries frames of a length and so many bytes of msgpack. First the greeting (never in the arguments of the
-child: `ps` shows those), answered with nothing or an error; then an attempt and its outcome in turn. An outcome names
-the lease of its attempt: a process that a job forked has the same socket, and what it writes is no answer to the
-attempt at hand.
+The socket carries frames of a length and that many bytes of msgpack. First comes the greeting (never in the arguments
+of the child, which `ps` shows), answered with nothing or an error; then attempts and their outcomes in turn. An outcome
+names the lease of its attempt: a process that a job forked has the same socket, and its frames are no reply to the
+current attempt.
 """
 
 import ctypes
@@ -55,14 +55,15 @@ class Greeting(msgspec.Struct, frozen=True):
     modules: tuple[str, ...]
     worker: str = ""
     log_format: str = ""
-    """How the worker logs; '' when it is no command that set that up."""
+    """The log format of the worker; '' when no command set up logging."""
     log_level: str = "info"
     options: dict[str, Any] = {}
-    """Further options of its client; keys may be among them."""
+    """Further options of the child's client; keys may be among them."""
     middleware: bytes = b""
     """The middleware of that client, pickled by the worker; never read from the server."""
     declaring: tuple[str, ...] = ()
-    """For a worker that is given no modules: those of its jobs. Where one cannot be imported, others are."""
+    """The modules of the worker's jobs, for a worker without configured modules. A failed import does not keep the
+    others from being imported."""
 
 
 def write_greeting(
@@ -89,7 +90,7 @@ def read_greeting(raw: bytes) -> Greeting:
 
 
 def write_attempt(attempt: Attempt, traceparent: str = "") -> bytes:
-    """An attempt for a child, with the span it is part of, if it is traced."""
+    """The message with an attempt for a child, and with its span, if it is traced."""
     return msgspec.msgpack.encode((attempt, traceparent))
 
 
@@ -99,12 +100,12 @@ def read_attempt(raw: bytes) -> tuple[Attempt, str]:
 
 
 def write_outcome(outcome: Outcome, token: str) -> bytes:
-    """A child's answer to the attempt with that lease token."""
+    """A child's reply to the attempt with this lease token."""
     return msgspec.msgpack.encode((token, outcome))
 
 
 def read_outcome(raw: bytes, token: str) -> Outcome | None:
-    """The outcome in a child's answer; None in an answer to another attempt, or in what is no answer."""
+    """The outcome in a child's reply; None for a reply to another attempt, or an invalid reply."""
     try:
         answered, outcome = _outcomes.decode(raw)
     except msgspec.MsgspecError:
@@ -113,19 +114,19 @@ def read_outcome(raw: bytes, token: str) -> Outcome | None:
 
 
 def frame(message: bytes) -> bytes:
-    """A message as it goes over the socket."""
+    """The message as a frame for the socket."""
     return _HEAD.pack(len(message)) + message
 
 
 def lacks(received: bytearray) -> int:
-    """How many bytes of a frame are still to come, at least; 0 or less when it is there."""
+    """The least number of bytes of a frame still to come; 0 or less when the frame is complete."""
     if len(received) < _HEAD.size:
         return _HEAD.size - len(received)
     return int(_HEAD.unpack_from(received)[0]) + _HEAD.size - len(received)
 
 
 def unframed(received: bytearray) -> bytes:
-    """The message of the first frame, which is taken out."""
+    """Removes the first frame and returns its message."""
     ends = int(_HEAD.unpack_from(received)[0]) + _HEAD.size
     message = bytes(received[_HEAD.size : ends])
     del received[:ends]
@@ -158,9 +159,9 @@ def serve(channel: socket.socket, runner: Runner, stopped: set[str]) -> None:
     while (message := _receive(channel)) is not None:
         attempt, traceparent = read_attempt(message)
         answer = frame(write_outcome(_run_traced(runner, attempt, traceparent), attempt.token))
-        if os.getpid() != own:  # a job forked in a way that Python does not know of, and this is the copy
+        if os.getpid() != own:  # this is a copy that a job forked without Python noticing
             os._exit(0)
-        stopped.clear()  # before the answer, behind which the token of the next attempt may be there already
+        stopped.clear()  # before the reply: after it the token of the next attempt may come
         channel.sendall(answer)
 
 
@@ -172,12 +173,12 @@ def _greet(channel: socket.socket) -> Client | None:
     if greeting.log_format:
         log_to_stderr(greeting.log_format, greeting.log_level)
         IDENTITY.worker = greeting.worker
-    configure(greeting.url, greeting.prefix, **greeting.options)  # for what the modules do as they are imported
+    configure(greeting.url, greeting.prefix, **greeting.options)  # for code that the modules run at import
     try:
         load_modules(greeting.modules)
         _load_others(greeting.declaring)
         middleware = pickle.loads(greeting.middleware) if greeting.middleware else ()  # noqa: S301
-        # Not the one above: a module that calls `configure` closed it, and may name another server than the worker's.
+        # Not the client above: a module that calls `configure` closed it, and may name another server.
         client = Client(greeting.url, greeting.prefix, **greeting.options, middleware=middleware)
     except Exception as error:
         what = str(error) if isinstance(error, JobrunnerError) else f"its middleware: {type(error).__name__}: {error}"
@@ -215,7 +216,7 @@ def _run_coroutine(runner: Runner, attempt: Attempt) -> Outcome:
 
     try:
         return asyncio.run(runner.run_async(attempt, cancelled_by_a_job))
-    except BaseException as error:  # the job stopped the loop, or SystemExit came from a task that it started
+    except BaseException as error:  # the job stopped the loop, or a task that it started raised SystemExit
         what = f"{type(error).__name__}: {error}"
         return runner.timed_out(attempt, AttemptCrashed(f"the event loop of the attempt ended with {what}"))
 

@@ -1,4 +1,4 @@
-"""Attempts as coroutines on an event loop, which is replaced when a job stopped or blocks it."""
+"""Runs attempts as coroutines on an event loop, which is replaced when a job stopped or blocks it."""
 
 import threading
 from collections import deque
@@ -22,8 +22,8 @@ def _failed(_: Attempt, error: BaseException) -> Outcome:
 
 
 class CoroutineExecutor:
-    """At most `concurrency` coroutines at a time. `give_up` returns the outcome of an attempt that is abandoned because
-    its event loop ended or its time is over."""
+    """Runs at most `concurrency` coroutines at a time. `give_up` returns the outcome of an attempt that is abandoned
+    because its event loop ended or its time is over."""
 
     def __init__(
         self,
@@ -48,24 +48,24 @@ class CoroutineExecutor:
 
     @property
     def backlog(self) -> int:
-        """Attempts not begun."""
+        """The number of attempts not begun."""
         return len(self._backlog)
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts: all, or none when it raises OSError or RuntimeError, as no event loop can be started."""
+        """Takes all attempts, or none when no event loop can be started; then it raises OSError or RuntimeError."""
         loop = self._live_loop()
         self._backlog.extend(attempts)
         loop.begin_more()
 
     def nudge(self) -> None:
-        """Nothing to do: every free slot is taken at once."""
+        """Does nothing: every free slot is taken at once."""
 
     def take_back(self) -> list[Attempt]:
         """Returns the attempts that have not begun, and forgets them."""
         return emptied(self._backlog)
 
     def close(self) -> None:
-        """Begins nothing more, cancels what runs, and ends the event loop soon."""
+        """Begins nothing more, cancels running attempts, and ends the event loop soon."""
         with self._lock:
             self._closed = True
             loops = list(self._loops)
@@ -77,46 +77,45 @@ class CoroutineExecutor:
         self._watch.close()
 
     def take(self, loop: EventLoop) -> Attempt | None:
-        """The next attempt for the event loop that takes them."""
+        """The next attempt for the current event loop."""
         with self._lock:
             if self._closed or loop is not self._loops[-1] or self._occupied >= self._concurrency or not self._backlog:
                 return None
             try:
                 attempt = self._backlog.popleft()
-            except IndexError:  # it was taken back
+            except IndexError:  # the attempt was taken back
                 return None
             self._occupied += 1
             return attempt
 
     def put_back(self, attempt: Attempt) -> None:
-        """An attempt that did not begin."""
+        """Returns an attempt that did not begin to the backlog."""
         self._backlog.appendleft(attempt)
         self.blocks(False)
 
     def report(self, attempt: Attempt, outcome: Outcome) -> None:
-        """The end of an attempt."""
+        """Takes the outcome of an attempt, and frees its slot."""
         self.blocks(False)
         self._finished.add(attempt, outcome)
 
     def blocks(self, is_blocked: bool) -> None:
-        """A slot is taken by what is no attempt any more, or is given back."""
+        """Takes a slot for an abandoned attempt that still blocks a thread, or gives it back."""
         with self._lock:
             self._occupied += 1 if is_blocked else -1
 
     def begin_more(self) -> None:
-        """Has the event loop begin what there is a slot for."""
-        with suppress(OSError, RuntimeError):  # none can be started: the next attempts try again
+        """Has the event loop begin attempts while slots are free."""
+        with suppress(OSError, RuntimeError):  # no loop can be started: the next attempts try again
             self._live_loop().begin_more()
 
     def _live_loop(self) -> EventLoop:
         loop = self._loops[-1]
-        if not loop.is_alive:  # no other could be started when it ended
+        if not loop.is_alive:  # no other loop could be started when it ended
             self.replace(loop)
         return self._loops[-1]
 
     def replace(self, loop: EventLoop) -> None:
-        """Starts another event loop in the place of that one. Raises OSError or RuntimeError when none can be
-        started."""
+        """Starts another event loop instead of this one. Raises OSError or RuntimeError when none can be started."""
         with self._lock:
             if not self._closed and loop is self._loops[-1]:
                 another = self._context.copy().run(EventLoop, self, self._watch)

@@ -1,4 +1,4 @@
-"""From the error of an attempt, or its cancellation, to its outcome, the hooks to run, and the text that is kept."""
+"""Turns the error or cancellation of an attempt into its outcome, the hooks to run, and the stored text."""
 
 import traceback
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from jobrunner.worker.report.attempt_log import fields_of, subject_of
 
 _ERROR_LIMIT = 8000
 _REDACTED = 200_000
-"""So much of the end of a traceback is looked through for hidden values."""
+"""How many characters at the end of a traceback are searched for hidden values."""
 _SHOWN_OF_GROUP = 3
 OnCancel = Callable[[BaseException], BaseException]
 """Called with the CancelledError of an attempt whose task was cancelled from outside its coroutine: returns the error
@@ -64,7 +64,7 @@ def shown(attempt: Attempt, definition: Definition, error: BaseException) -> Bas
 
 
 def out_of_time(attempt: Attempt, definition: Definition) -> AttemptTimeout:
-    """The error of an attempt that ran longer than its job, its station or its own options allow."""
+    """The error of an attempt that exceeded the timeout of its job, its station or its own options."""
     timeout_s, job_s = timeout_of(attempt, definition) or 0.0, definition.options.timeout
     owner = f"{definition.kind} {definition.name!r}"
     whose = owner if timeout_s == job_s else f"this task of {owner}"
@@ -74,8 +74,8 @@ def out_of_time(attempt: Attempt, definition: Definition) -> AttemptTimeout:
 def error_text(error: BaseException) -> str:
     """The error in one line, then its traceback, cut to 8 000 characters from the front of the traceback.
 
-    Of an exception group of one error, that error; of a larger group also the first of its errors. Always fit to be
-    sent: without characters that have no UTF-8.
+    For an exception group of one error it is that error; for a larger group it has the first of its errors, too. It can
+    always be sent: it has no characters without UTF-8.
     """
     found = errors_of(error)
     first = _line_of(sole_error(error))
@@ -88,7 +88,7 @@ def error_text(error: BaseException) -> str:
     except Exception:
         return sendable(first)
     if len(lines) > _ERROR_LIMIT:
-        lines = in_error(lines[-_REDACTED:])[-_ERROR_LIMIT:]  # in this order: a value may not lose its name
+        lines = in_error(lines[-_REDACTED:])[-_ERROR_LIMIT:]  # redact first: a cut may part a value from its name
     return sendable(f"{first}\n{lines}")
 
 
@@ -107,8 +107,8 @@ def failed(error: BaseException, delay_s: float | None = None, *, retry: bool = 
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost frame of the user's code that raised it: the end of its file's path, a colon and the function. In a
-    library's code where the user's has no frame; empty where only this package has any."""
+    """The innermost frame of the user's code in the traceback: the end of its file's path, a colon and the function. A
+    frame of a library where the user's code has none; empty where only this package has frames."""
     theirs, other = "", ""
     trace = error.__traceback__
     while trace is not None:
@@ -121,7 +121,7 @@ def place_of(error: BaseException) -> str:
 
 
 def refused(error: JobrunnerError) -> Failed:
-    """The outcome of an attempt whose task cannot be read: dead at once, and where that showed is of no use."""
+    """The outcome of an attempt whose task cannot be read: dead at once, without a traceback, which would not help."""
     return Failed(
         sendable(f"{type(error).__name__}: {error}"), retry=False, error_type=qualified_name(type(error))
     )
@@ -187,10 +187,10 @@ def pass_on_cancellation(error: BaseException) -> BaseException:
 
 
 def cause_of(error: BaseException, on_cancel: OnCancel) -> BaseException:
-    """Why a coroutine ended. A cancellation from outside, not by an error of its own, is what `on_cancel` says; when
-    that is a failure the task is not cancelled any more, so that its hooks can await. Raises the GeneratorExit of one
-    that outlived its event loop and is thrown away: its attempt has been reported by then."""
-    import asyncio  # a worker of threads needs none of it
+    """The error that ended a coroutine. `on_cancel` names the error for a cancellation from outside; when it returns a
+    failure the task's cancellation is undone, so that hooks can await. Raises the GeneratorExit of a coroutine that
+    outlived its event loop and is discarded: its attempt has been reported by then."""
+    import asyncio  # a worker with threads does not need it
 
     try:
         task = asyncio.current_task()
@@ -211,13 +211,13 @@ def unknown_job(attempt: Attempt) -> Unknown:
 
 
 def unreadable_here(error: JobrunnerError) -> Unknown:
-    """The outcome of an attempt whose payload another worker may be able to read: it is in a store that is away or that
-    this worker has not, or needs a key that this worker has not."""
+    """The outcome of an attempt whose payload another worker may be able to read: it is in a store that is away or not
+    configured here, or needs a key that this worker lacks."""
     return Unknown(sendable(f"{type(error).__name__}: {error}"), is_unreadable=True)
 
 
 def already_acknowledged(attempt: Attempt, outcome: Outcome) -> Acknowledged:
-    """The outcome of an attempt that was acknowledged before it ran; logs what would have been reported otherwise."""
+    """The outcome of an attempt that was acknowledged before it ran; logs an outcome other than success."""
     if not isinstance(outcome, Succeeded):
         reason = fields_of(outcome) if isinstance(outcome, Failed) else {"error": type(outcome).__name__}
         _log.error("early-acknowledged task not retried", **subject_of(attempt), **reason)

@@ -1,8 +1,8 @@
 """An event loop in a thread of its own, and the attempts that run on it.
 
 Jobs can do anything to the loop they run on: cancel its tasks, stop it, raise SystemExit through it, block it. None of
-that may leave an attempt without a report, so the attempts are kept here, beside the loop. No task of the loop belongs
-to the worker itself: a job that cancels all tasks would cancel that one, too.
+that may leave an attempt without a report, so this module keeps the attempts outside the loop. No task of the loop
+belongs to the worker itself: a job that cancels all tasks would cancel it, too.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ _log = SafeLogger("jobrunner.executor")
 
 
 class LoopExecutor(AttemptOwner, Protocol):
-    """The executor of an event loop: where attempts come from and outcomes go to."""
+    """The executor of an event loop: the source of attempts and the target of outcomes."""
 
     def take(self, loop: "EventLoop") -> Attempt | None:
-        """The next attempt, which has a slot then; None when there is none, no slot, or the loop was replaced."""
+        """Takes the next attempt and a slot; None without an attempt, without a free slot, or for a replaced loop."""
 
     def run(self, attempt: Attempt, on_cancel: OnCancel) -> Awaitable[Outcome]:
         """Runs an attempt."""
@@ -45,24 +45,24 @@ class LoopExecutor(AttemptOwner, Protocol):
         """The outcome of an abandoned attempt. Runs no hook."""
 
     def replace(self, loop: "EventLoop") -> None:
-        """Another event loop takes the attempts that come from now on. Raises OSError or RuntimeError when none can be
+        """Starts another event loop for all further attempts. Raises OSError or RuntimeError when none can be
         started."""
 
     def begin_more(self) -> None:
-        """Has the event loop that takes attempts look for them."""
+        """Has the current event loop take attempts."""
 
     def blocks(self, is_blocked: bool) -> None:
-        """A thread that was replaced cannot be ended and keeps a slot, or gives it back."""
+        """Takes a slot for a replaced thread that cannot be ended, or gives it back."""
 
 
 class EventLoop:
     """One event loop, uvloop where it is installed. Its life:
 
-    1. begins attempts while the executor has some and a slot for them;
-    2. reports each of them once, whatever becomes of its task and of the loop;
-    3. is replaced when it ended or is blocked: the attempts of a loop that ended have failed, those of a blocked one
-       that have no timeout may still end, within `_BLOCKED_S`, and what had not begun on either is begun on the next;
-    4. ends when the executor closes, and what it cancels then is handed back, not reported.
+    1. begins attempts while the executor has attempts and slots for them;
+    2. reports each attempt once, whatever happens to its task and to the loop;
+    3. is replaced when it ended or is blocked: running attempts of an ended loop fail, attempts without a timeout on a
+       blocked loop may still end within `_BLOCKED_S`, and attempts that had not begun on either begin on the next loop;
+    4. ends when the executor closes; attempts that it cancels then are released, not reported.
     """
 
     def __init__(self, executor: LoopExecutor, watch: Watchdog) -> None:
@@ -78,7 +78,7 @@ class EventLoop:
         self._blocked: list[Alarm] = []
         """The alarm that ends the attempts of a blocked loop; empty while the loop is not blocked."""
         self._loop = _new_loop()
-        self._context = copy_context()  # jobs see what is current where the executor was made
+        self._context = copy_context()  # jobs run in the context in which the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class EventLoop:
         self.call(self._begin)
 
     def close(self) -> None:
-        """Begins nothing more, cancels what runs, and ends soon."""
+        """Begins nothing more, cancels running attempts, and ends soon."""
         self._is_closing = True
         self.call(self._loop.stop)
 
@@ -140,7 +140,7 @@ class EventLoop:
 
     def _on_cancel(self, running: LoopAttempt, error: BaseException) -> BaseException:
         """The cause of the cancellation of an attempt's task. Raises the error when the worker is closing: the attempt
-        is handed back then, not reported."""
+        is released then, not reported."""
         if self._is_closing:
             raise error
         if self._crash is not None:
@@ -148,7 +148,7 @@ class EventLoop:
         return running.out_of_time() if running.is_late else cancelled_by_a_job(error)
 
     def give_up(self, running: LoopAttempt) -> None:
-        """Reports an attempt that is out of time and goes on. When it blocks the loop, another loop takes over. Called
+        """Reports an attempt that goes on after its timeout. When it blocks the loop, another loop takes over. Called
         by the watching thread."""
         self._attempts.report(running, self._executor.give_up(running.attempt, running.out_of_time()))
         if running.answers:
@@ -157,15 +157,15 @@ class EventLoop:
             self._leave_blocked()
 
     def call(self, function: Callable[[], object]) -> bool:
-        """Has a function called by the loop; returns whether the loop is there. Called in any thread."""
+        """Has the loop call a function; returns whether the loop is running. Any thread may call it."""
         try:
             self._loop.call_soon_threadsafe(function)
-        except (OSError, RuntimeError):  # it has ended, or a job closed its descriptors: its thread sees to that
+        except (OSError, RuntimeError):  # it ended, or a job closed its descriptors: its thread handles that
             return False
         return True
 
     def _after_task(self, running: LoopAttempt, task: "asyncio.Task[None]") -> None:
-        """Reports an attempt whose task ended without a report: it was cancelled before its first step, or behind its
+        """Reports an attempt whose task ended without a report: it was cancelled before its first step, or after its
         last."""
         error = None if task.cancelled() else task.exception()
         if running in self._attempts and not self._is_closing and not self._attempts.put_back(running):
@@ -196,7 +196,7 @@ class EventLoop:
 
     def _end_fork(self) -> None:
         """Called in a process that a job on this loop forked: the copies of other attempts must not run on in it."""
-        for name in ("_ready", "_scheduled"):  # of asyncio's loops; uvloop shows nothing of the kind
+        for name in ("_ready", "_scheduled"):  # attributes of asyncio's loops; uvloop has none
             with suppress(AttributeError):
                 getattr(self._loop, name).clear()
         with suppress(Exception):
@@ -214,7 +214,7 @@ class EventLoop:
             self._executor.begin_more()
 
     def _give_up_blocked(self) -> None:
-        """Gives up the attempts without a timeout on a blocked loop. Called by the watching thread."""
+        """Abandons the attempts without a timeout on a blocked loop. Called by the watching thread."""
         self._crash = AttemptCrashed(f"another job blocked the event loop of the attempt for {_BLOCKED_S:g} s")
         self._report_rest(self._crash)
 
@@ -231,7 +231,7 @@ class EventLoop:
             self._loop.call_soon(self._begin)
             self._loop.run_forever()
             how = "was stopped by a job"
-        except BaseException as error:  # SystemExit of a task that a job started, or a closed descriptor
+        except BaseException as error:  # SystemExit from a task that a job started, or a closed descriptor
             how = f"ended with {type(error).__name__}: {error}"
         finally:
             self._leave(how)
@@ -260,7 +260,7 @@ class EventLoop:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop where that is installed, else of asyncio."""
+    """A loop of uvloop where it is installed, else of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -283,9 +283,9 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _run_briefly(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, object]) -> None:
-    """Runs a loop that has stopped until this has ended; its errors are logged."""
+    """Runs a stopped loop until the coroutine `work` has ended; its errors are logged."""
     try:
         loop.run_until_complete(work)
-    except BaseException as error:  # whatever jobs left behind in the loop, the attempts are reported
+    except BaseException as error:  # jobs may have left anything in the loop; their attempts are reported
         work.close()
         _log.warning("an event loop did not end as it should", error=repr(error))

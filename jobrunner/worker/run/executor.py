@@ -1,8 +1,7 @@
-"""The way of attempts from the fetcher to an executor and of outcomes back. Lock-free: deques are atomic.
+"""Passes attempts from the fetcher to an executor, and outcomes back. Lock-free: deques are atomic.
 
-`ThreadExecutor` runs attempts on threads: all slots take from one backlog, so no task waits behind a long one.
-`DispatchingExecutor` is one executor out of two: jobs whose `run` is a coroutine go to the event loop, the others to
-threads.
+`ThreadExecutor` runs attempts on threads: all slots take from one backlog, so no task waits behind a long task.
+`DispatchingExecutor` combines two executors: jobs whose `run` is a coroutine go to the event loop, others to threads.
 """
 
 import threading
@@ -34,18 +33,18 @@ class Slots(Protocol):
     """Makes the functions with which the threads of an executor run attempts."""
 
     def new_run(self) -> RunAttempt:
-        """The function of one more thread."""
+        """The function for one more thread."""
 
     def end(self, run: RunAttempt) -> None:
-        """A thread ends, and needs its function no more."""
+        """Releases the function of a thread that ends."""
 
     def close(self) -> None:
-        """Ends what can be ended; an attempt that was is handed back."""
+        """Ends attempts that can be ended; these are released."""
 
 
 class FinishedAttempts:
-    """Outcomes on their way back. Wakes the fetcher as soon as `notify_at` of them wait, not before: with work in
-    stock a turn of the fetcher for each task would cost more than the tasks."""
+    """Outcomes for the fetcher. Wakes the fetcher as soon as `notify_at` of them wait, not before: with prefetched
+    tasks a turn of the fetcher for each task would cost more than the tasks."""
 
     def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
         self._reports: deque[Report] = deque()
@@ -54,19 +53,19 @@ class FinishedAttempts:
         self.notify_at = 1
 
     def add(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Called by executors."""
+        """Adds an outcome. Called by executors."""
         self._reports.append((attempt, outcome))
         if not self._is_told and len(self._reports) >= self.notify_at:
             self._is_told = True
             self.wake()
 
     def add_all(self, attempts: list[Attempt], outcome: Outcome) -> None:
-        """Called by the fetcher: these ended alike."""
+        """Adds the same outcome for several attempts. Called by the fetcher."""
         self._reports.extend((attempt, outcome) for attempt in attempts)
 
     def drain(self) -> list[Report]:
-        """All outcomes so far, called by the fetcher."""
-        self._is_told = False  # first: what is added from here on may wake the fetcher again
+        """Removes and returns all outcomes so far. Called by the fetcher."""
+        self._is_told = False  # first: outcomes added from here on may wake the fetcher again
         reports = []
         take = self._reports.popleft
         try:
@@ -76,7 +75,7 @@ class FinishedAttempts:
             return reports
 
     def copy(self) -> Sequence[Report]:
-        """The outcomes that were not drained yet. Any thread may ask."""
+        """The outcomes that were not drained yet. Any thread may call it."""
         return self._reports.copy()
 
     def __len__(self) -> int:
@@ -91,31 +90,31 @@ START_HINT = (
 
 
 class CannotStartError(Exception):
-    """What would run these attempts cannot be started: no thread or file descriptor is free."""
+    """No thread, process or event loop can be started for attempts: no thread or file descriptor is free."""
 
     def __init__(self, attempts: list[Attempt], cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
         self.attempts = attempts
-        """Those that the executor did not take; it has all others."""
+        """The attempts that the executor did not take; it has all others."""
 
 
 class Executor(Protocol):
-    """Runs attempts. `backlog` counts those that were submitted and not begun."""
+    """Runs attempts. `backlog` is the number of submitted attempts that have not begun."""
 
     @property
     def backlog(self) -> int: ...
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts, in order. Raises CannotStartError with those that it does not take."""
+        """Takes attempts, in order. Raises CannotStartError with the attempts that it does not take."""
 
     def nudge(self) -> None:
-        """Called when backlog stands still: puts more slots to work."""
+        """Puts more slots to work. Called when the backlog does not shrink."""
 
     def take_back(self) -> list[Attempt]:
         """Returns the attempts that have not begun, and forgets them."""
 
     def close(self) -> None:
-        """Begins nothing more and ends what runs, where it can be ended: coroutines and processes, not threads."""
+        """Begins nothing more and ends running attempts that can be ended: coroutines and processes, not threads."""
 
 
 def emptied(backlog: deque[Attempt]) -> list[Attempt]:
@@ -132,7 +131,7 @@ class ThreadExecutor:
     """`concurrency` threads. A parked thread waits on a lock of its own; `submit` wakes as many threads as it needs.
 
     Tasks shorter than the cost of waking a thread are left to few threads: more would only take turns on the
-    interpreter lock. When the backlog stands still all the same, `nudge` wakes another.
+    interpreter lock. When the backlog does not shrink all the same, `nudge` wakes another thread.
     """
 
     def __init__(self, concurrency: int, slots: Slots, finished: FinishedAttempts) -> None:
@@ -149,7 +148,7 @@ class ThreadExecutor:
 
     @property
     def backlog(self) -> int:
-        """Attempts not begun."""
+        """The number of attempts not begun."""
         return len(self._backlog)
 
     def submit(self, attempts: list[Attempt]) -> None:
@@ -169,14 +168,14 @@ class ThreadExecutor:
         return emptied(self._backlog)
 
     def close(self) -> None:
-        """Lets the threads end, each after the attempt it runs."""
+        """Ends the threads, each after its running attempt."""
         self._closed = True
         self._slots.close()
         while self._parked:
             self.nudge()
 
     def _start_thread(self) -> None:
-        name = f"jobrunner-slot-{next(self._numbers)}"  # jobs see what is current where the executor was made
+        name = f"jobrunner-slot-{next(self._numbers)}"  # jobs run in the context in which the executor was made
         threading.Thread(target=self._context.copy().run, args=(self._work,), name=name, daemon=True).start()
 
     def _work(self) -> None:
@@ -201,7 +200,7 @@ class ThreadExecutor:
     def _park(self, parking: threading.Lock, run: RunAttempt) -> bool:
         """Waits for work; returns whether the thread goes on."""
         self._parked.append(parking)
-        if self._backlog or self._closed:  # added before we were seen as parked
+        if self._backlog or self._closed:  # added before this thread was in the list of parked threads
             try:
                 self._parked.remove(parking)
             except ValueError:
@@ -223,21 +222,21 @@ def _outcome_of(run: RunAttempt, attempt: Attempt) -> Outcome:
 
 
 class Deadlines:
-    """Runs attempts on threads, those with a timeout under a guard."""
+    """Runs attempts on threads; attempts with a timeout run under a guard."""
 
     def __init__(self, runner: Runner, watch: Watchdog) -> None:
         self._runner = runner
         self._watch = watch
 
     def new_run(self) -> RunAttempt:
-        """Runs an attempt in the calling thread, within the timeout of its job."""
+        """The function that runs an attempt in the calling thread, within the timeout of its job."""
         return self._run
 
     def end(self, run: RunAttempt) -> None:
-        """Nothing to do: all threads share one function."""
+        """Does nothing: all threads share one function."""
 
     def close(self) -> None:
-        """Lets the watching thread end; jobs on threads cannot be ended."""
+        """Ends the watching thread; jobs on threads cannot be ended."""
         self._watch.close()
 
     def _run(self, attempt: Attempt) -> Outcome:
@@ -253,7 +252,7 @@ class Deadlines:
         guard = Guard(monotonic() + timeout_s)
 
         def is_late() -> bool:
-            if not guard.fired and monotonic() < guard.ends:  # what holds the interpreter lock holds the watch up, too
+            if not guard.fired and monotonic() < guard.ends:  # a job with the interpreter lock delays the watch, too
                 return False
             self._watch.disarm(guard)  # an error that was not delivered must not hit the hooks
             return True
@@ -262,7 +261,7 @@ class Deadlines:
             self._watch.arm(guard)
             outcome = self._runner.run(attempt, definition, is_late)
             self._watch.disarm(guard)
-        except AttemptTimeout:  # it fell before the job's begin, or between its end and the disarming
+        except AttemptTimeout:  # raised before the job began, or between its end and the disarming
             self._watch.disarm(guard)
             return self._runner.timed_out(attempt, out_of_time(attempt, definition))
         return outcome
@@ -278,12 +277,12 @@ class DispatchingExecutor:
 
     @property
     def backlog(self) -> int:
-        """Attempts not begun."""
+        """The number of attempts not begun."""
         return self._plain.backlog + (self._coroutines.backlog if self._coroutines is not None else 0)
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts, in order within each kind. Raises CannotStartError when there is no event loop and none can
-        be started; what needs none has been taken then."""
+        """Takes attempts, in order within each kind. Raises CannotStartError when no event loop runs or can be started;
+        attempts for threads have been taken then."""
         waiting_for_loop = [attempt for attempt in attempts if _is_async(attempt)]
         if not waiting_for_loop:
             self._plain.submit(attempts)

@@ -10,16 +10,16 @@ from jobrunner.clock import monotonic
 from jobrunner.worker.run.executor import SHORT_S, FinishedAttempts, RunAttempt, Slots, ThreadExecutor
 
 _IDLE_S = 60.0
-"""A thread that had nothing to do for so long ends, and its child process with it."""
+"""How long a thread may be idle before it ends, and its child process with it."""
 _SLOWLY_S = 0.05
-"""Behind short tasks one thread more starts in this time: they only take turns on the interpreter lock."""
+"""The least interval between starts of threads for short tasks: these only take turns on the interpreter lock."""
 
 
 class GrowingExecutor(ThreadExecutor):
-    """`least` threads, and up to `most` while attempts wait for one.
+    """Runs `least` threads, and up to `most` while attempts wait for a thread.
 
-    The thread that parked last is woken first, so those that are not needed stay parked until they end. Invariant: no
-    thread ends while an attempt waits, and at least `least` of them stay.
+    The thread that parked last is woken first, so threads that are not needed stay parked until they end. Invariant: no
+    thread ends while an attempt waits, and at least `least` threads stay.
     """
 
     def __init__(self, least: int, most: int, slots: Slots, finished: FinishedAttempts) -> None:
@@ -28,11 +28,11 @@ class GrowingExecutor(ThreadExecutor):
         self._grew_at = 0.0
         self._counting = threading.Lock()
         self.threads = 0
-        """How many there are now."""
+        """The present number of threads."""
         super().__init__(least, slots, finished)
 
     def submit(self, attempts: list[Attempt]) -> None:
-        """Takes attempts, wakes threads for them and starts those that are missing."""
+        """Takes attempts, wakes threads for them and starts missing threads."""
         missing = len(attempts) - len(self._parked)
         super().submit(attempts)
         if self._typical_s >= SHORT_S:
@@ -41,7 +41,7 @@ class GrowingExecutor(ThreadExecutor):
                     return
 
     def nudge(self) -> None:
-        """Wakes the thread that parked last, or starts one more."""
+        """Wakes the thread that parked last, or starts one more thread."""
         try:
             self._parked.pop().release()
         except IndexError:
@@ -59,7 +59,7 @@ class GrowingExecutor(ThreadExecutor):
             self._grew_at = monotonic()
             try:
                 self._start_thread()
-            except RuntimeError:  # a limit of the system on threads: those that there are do the work
+            except RuntimeError:  # the system allows no more threads: the present threads do the work
                 self.threads -= 1
                 return False
             return True
@@ -75,11 +75,11 @@ class GrowingExecutor(ThreadExecutor):
                 except ValueError:  # another thread is waking this one
                     ends = False
                 else:
-                    if self._backlog:  # added before this one was seen as gone
+                    if self._backlog:  # added before this thread counted as gone
                         return True
                     self.threads -= 1
         if not ends:
-            parking.acquire()  # as long as it takes: it is one of those that stay
+            parking.acquire()  # without a limit: it is one of the `least` threads
             return True
         self._slots.end(run)
         return False

@@ -1,5 +1,5 @@
-"""The attempts of an event loop: which have begun, which are to be reported, and the end of those that go on behind the
-`timeout` of their job."""
+"""The attempts of an event loop: which have begun, which are to be reported, and the end of attempts that go on after
+the `timeout` of their job."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from jobrunner.worker.run.error_outcome import out_of_time
 from jobrunner.worker.run.watchdog import Alarm, Watchdog
 
 LATE_S = 1.0
-"""How long an attempt that is out of time may clean up before it is ended in a harder way, twice."""
+"""How long an attempt may clean up after its timeout before it is cancelled again, and then before it is abandoned."""
 _log = SafeLogger("jobrunner.executor")
 
 
@@ -28,10 +28,10 @@ class LoopAttempt:
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.definition: Definition | None = None
-        """Of one with a timeout."""
+        """The alarm of an attempt with a timeout."""
         self.alarm: Alarm | None = None
         self.answers = True
-        """Whether the loop turned since the attempt is late."""
+        """Whether the loop has run since the attempt is late."""
         self.is_late = False
         self.task: asyncio.Task[None]
 
@@ -45,18 +45,18 @@ class AttemptOwner(Protocol):
     """The executor of an event loop, as its attempts see it. Any thread calls it."""
 
     def put_back(self, attempt: Attempt) -> None:
-        """An attempt that did not begin, and its slot."""
+        """Takes back an attempt that did not begin, and its slot."""
 
     def report(self, attempt: Attempt, outcome: Outcome) -> None:
-        """The end of an attempt, and its slot."""
+        """Takes the outcome of an attempt, and its slot."""
 
 
 class LoopAttempts:
     """The attempts of one event loop: each begins once or is put back, and is reported once. Any thread calls it.
 
-    They are kept beside the loop, as jobs can do anything to that. The thread that removes a token, in one atomic step,
-    begins the attempt, puts it back, or reports it: a blocked loop may turn again while another thread gives up its
-    attempts.
+    They are kept outside the loop, as jobs can do anything to the loop. The thread that removes a token, in one atomic
+    step, begins the attempt, puts it back, or reports it: a blocked loop may run again while another thread abandons
+    its attempts.
     """
 
     def __init__(self, watch: Watchdog, owner: AttemptOwner) -> None:
@@ -73,18 +73,18 @@ class LoopAttempts:
         return running.attempt.token in self._held
 
     def add(self, attempt: Attempt) -> LoopAttempt:
-        """An attempt that is to begin on the loop."""
+        """Adds an attempt that will begin on the loop."""
         running = LoopAttempt(attempt)
         self._not_begun.add(attempt.token)
         self._held[attempt.token] = running
         return running
 
     def latest_first(self) -> list[LoopAttempt]:
-        """All of them, so that those put back one by one are in order again."""
+        """All attempts, latest first, so that attempts put back one by one are in order again."""
         return list(self._held.values())[::-1]
 
     def claim(self, running: LoopAttempt) -> bool:
-        """Whether the attempt is the caller's to begin or to put back: no thread has done either."""
+        """Claims an attempt, to begin it or put it back; False when another thread did so."""
         try:
             self._not_begun.remove(running.attempt.token)
         except KeyError:
@@ -117,12 +117,12 @@ class AttemptLoop(Protocol):
         """Reports the attempt, which may go on."""
 
     def call(self, function: Callable[[], object]) -> bool:
-        """Has a function called by the loop; returns whether the loop is there."""
+        """Has the loop call a function; returns whether the loop is running."""
 
 
 class LateAttempts:
     """The alarms of attempts with a timeout. asyncio cancels an attempt at its timeout; if it goes on, it is cancelled
-    again `LATE_S` later, and given up after another `LATE_S`. Alarms ring in the watching thread."""
+    again `LATE_S` later, and abandoned after another `LATE_S`. Alarms ring in the watching thread."""
 
     def __init__(self, watch: Watchdog, attempts: LoopAttempts, loop: AttemptLoop) -> None:
         self._watch = watch
@@ -130,7 +130,7 @@ class LateAttempts:
         self._loop = loop
 
     def arm(self, running: LoopAttempt, timeout_s: float) -> None:
-        """An attempt begins that has so much time."""
+        """Arms the alarm of an attempt that begins and has this timeout."""
         self._alarm(running, timeout_s + LATE_S, self._end_late)
 
     def _alarm(self, running: LoopAttempt, in_s: float, ring: Callable[[LoopAttempt], object]) -> None:
@@ -138,8 +138,8 @@ class LateAttempts:
         self._watch.arm(running.alarm)
 
     def _end_late(self, running: LoopAttempt) -> None:
-        """It was cancelled a second ago, when its time was over, and has not ended. Either it goes on in spite of that,
-        or it was not cancelled as something blocks the loop."""
+        """Cancels an attempt once more that has not ended `LATE_S` after its timeout: it goes on in spite of the
+        cancellation, or was not cancelled because the loop is blocked."""
         if running not in self._attempts:
             return
         running.is_late, running.answers = True, False

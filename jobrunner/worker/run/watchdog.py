@@ -1,4 +1,4 @@
-"""A thread that acts when something has taken too long: one for all guards of an executor.
+"""A watching thread that interrupts code that takes too long: one thread for all guards of an executor.
 
 On an event loop each step of a coroutine runs under a guard of its own. asyncio alone cannot end a step that blocks the
 loop: the cancellation of a task is delivered by the loop, which does not turn.
@@ -36,17 +36,17 @@ class Guard:
         self._thread_id = ctypes.c_ulong(self.thread)
 
     def fire(self) -> None:
-        """Called by the watching thread, with the lock."""
+        """Raises the error. Called by the watching thread, with the lock."""
         self.fired = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, ctypes.py_object(AttemptTimeout))
 
     def recall(self) -> None:
-        """Takes an error back that was raised and not delivered. Called by the thread of the guard, with the lock."""
+        """Revokes an error that was raised and not delivered. Called by the thread of the guard, with the lock."""
         if self.fired:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread_id, None)
 
     def after(self) -> None:
-        """Nothing remains to be done without the lock."""
+        """Does nothing: `fire` has done all."""
 
 
 class Alarm:
@@ -57,36 +57,36 @@ class Alarm:
         self._ring = ring
 
     def recall(self) -> None:
-        """A function that was called cannot be recalled."""
+        """Does nothing: a function that was called cannot be recalled."""
 
     def after(self) -> None:
-        """Called by the watching thread, without the lock."""
+        """Calls the function. Called by the watching thread, without the lock."""
         self._ring()
 
 
 class Watchdog:
     """Fires guards and alarms. Its thread starts with the first of them.
 
-    Arming, firing and disarming take one lock, so an error can hit nothing but what its guard was armed for.
+    Arming, firing and disarming take one lock, so an error can hit only the code for which its guard was armed.
     """
 
     def __init__(self) -> None:
         self._armed: set[Guard | Alarm] = set()
         self._late: set[Guard] = set()
-        """Those that fired and are not disarmed: their jobs go on."""
+        """The guards that fired and are not disarmed: their jobs go on."""
         self._soonest = math.inf
-        # Not a Condition: its enter is Python code, and the error could fall into it and leave it locked.
+        # Not a Condition: its enter is Python code, in which the error could be raised and leave it locked.
         self._lock = threading.Lock()
         self._changed = Signal()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def arm(self, guard: Guard | Alarm) -> None:
-        """From now on the guard fires when its time has come."""
+        """Arms a guard: it fires at its `ends`."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._keep_watch, name="jobrunner-deadlines", daemon=True)
-                thread.start()  # a process that may have no more threads fails here, with nothing armed
+                thread.start()  # raises, with nothing armed, if the process may have no more threads
                 self._thread = thread
                 _running.add(self)
                 _hear_what_is_ignored()
@@ -98,15 +98,15 @@ class Watchdog:
             self._changed.set()
 
     def disarm(self, guard: Guard | Alarm) -> None:
-        """The guard fires no more; its error is taken back if it was not delivered."""
+        """Disarms a guard: it fires no more, and an error that was not delivered is revoked."""
         with self._lock:
             self._armed.discard(guard)
             self._late.discard(guard)
             guard.recall()
 
     def raise_again(self) -> bool:
-        """Raises the error of this thread's guard once more, soon; False when no guard of it has fired."""
-        if not self._lock.acquire(timeout=_LOCK_S):  # held by this thread, which disarms the guard just now
+        """Raises the error of this thread's guard once more, soon; False when no guard of the thread has fired."""
+        if not self._lock.acquire(timeout=_LOCK_S):  # this thread holds it, as it disarms the guard just now
             return False
         try:
             guard = next((one for one in self._late if one.thread == threading.get_ident()), None)
@@ -118,7 +118,7 @@ class Watchdog:
         return True
 
     def close(self) -> None:
-        """Lets the thread end."""
+        """Ends the thread."""
         self._closed = True
         self._changed.set()
 
@@ -127,7 +127,7 @@ class Watchdog:
             self._changed.wait(self._fire_due())
 
     def _fire_due(self) -> float:
-        """Fires what is due; returns the seconds until something can be."""
+        """Fires guards and alarms that are due; returns the seconds to the next."""
         with self._lock:
             now = monotonic()
             due = [guard for guard in self._armed if guard.ends <= now]
@@ -148,8 +148,8 @@ class Watchdog:
                 self._soonest = min((guard.ends for guard in self._armed), default=math.inf)
 
     def _raise(self, guard: Guard) -> None:
-        """Fires, but not into the hook that hears of what Python ignores, where Python would ignore the error, too, and
-        without a word: that is tried again. Called with the lock."""
+        """Fires a guard, but not while its thread is in the hook for ignored errors, where Python would silently drop
+        the error, too: then it tries again later. Called with the lock."""
         if _hears_what_is_ignored(guard.thread):
             self._armed.add(Alarm(monotonic() + _AGAIN_S, partial(self._fire_late, guard)))
         else:
@@ -161,7 +161,7 @@ _hooks: set[CodeType] = set()
 
 
 def _hears_what_is_ignored(thread: int) -> bool:
-    """Whether that thread is in the hook. It gets no further while the caller has the interpreter."""
+    """Whether a thread is in the hook for ignored errors. It does not go on while the caller has the interpreter."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way to look at another thread
     while frame is not None and frame.f_code not in _hooks:
         frame = frame.f_back
@@ -169,8 +169,8 @@ def _hears_what_is_ignored(thread: int) -> bool:
 
 
 def _hear_what_is_ignored() -> None:
-    """Python ignores an error that falls into a `__del__` or into a callback of a weak reference; the job of a timeout
-    that falls there would go on for ever."""
+    """Installs the hook for ignored errors: Python ignores an error that is raised in a `__del__` or in a callback of a
+    weak reference, so a timeout raised there would be lost, and its job would go on for ever."""
     before = sys.unraisablehook
     if getattr(before, "__module__", None) == __name__:
         return
@@ -184,8 +184,8 @@ def _hear_what_is_ignored() -> None:
 
 
 class StepTimeouts:
-    """Awaits what runs an attempt, each step of it under a guard: a step that goes on behind the end of its time, as
-    it never awaits, blocks the loop, and gets an AttemptTimeout."""
+    """Awaits the coroutine of an attempt, each step under a guard: a step that goes on after the timeout without
+    awaiting blocks the loop, and gets an AttemptTimeout."""
 
     def __init__(self, work: Any, watch: Watchdog, ends: float) -> None:
         self._work = work
@@ -204,7 +204,7 @@ class StepTimeouts:
             except AttemptTimeout as error:
                 if getattr(self._work, "cr_frame", None) is None:
                     raise
-                step = partial(steps.throw, error)  # it fell behind the end of the step
+                step = partial(steps.throw, error)  # raised after the end of the step
                 continue
             try:
                 sent = yield awaited
@@ -217,7 +217,7 @@ class StepTimeouts:
 
     def _guarded(self, step: Callable[[], Any]) -> Any:
         guard = Guard(self._ends)
-        if guard.ends <= monotonic():  # it cleans up: the alarm sees to it
+        if guard.ends <= monotonic():  # the attempt cleans up: its alarm limits that
             return step()
         self._watch.arm(guard)
         try:
