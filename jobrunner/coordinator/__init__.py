@@ -1,1 +1,1 @@
-"""The part of a worker process that acts for all workers. One of them, the leader, acts at a time."""
+"""The part of a worker process that acts for all workers. Only one worker at a time, the leader, acts."""

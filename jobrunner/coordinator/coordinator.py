@@ -1,5 +1,5 @@
 """Leadership, and the maintenance tasks of the leader. The loop runs in every worker; a lock on the server decides
-which of them acts."""
+which worker acts."""
 
 import threading
 from collections.abc import Callable
@@ -25,23 +25,24 @@ _NOBODY = Leadership(0.0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LeaderTimes:
-    """How a leader paces itself, in seconds."""
+    """The intervals of a leader, in seconds."""
 
     ttl_s: float
-    """A leader that did not renew its lock for so long is followed."""
+    """The length of the leader's lock: without a renewal for this time another worker takes over."""
     sweep_s: float
     """The interval of its scan."""
     forget_queues_s: float = 0.0
-    """How long a queue is unused before it is forgotten; 0: never."""
+    """How long a queue must be unused before it is forgotten; 0: never."""
 
 
 class Coordinator:
-    """One turn: takes or renews leadership when that is due, and runs the maintenance tasks while it leads.
+    """Takes or renews leadership when that is due, and runs the maintenance tasks while it leads.
 
-    A leader that dies is followed when its lock ends, `ttl_s` after its last renewal; one that stops gives it up. All
-    instants are the server's: its clock is read with each renewal and carried on by this process's monotonic clock. A
-    task that the server refuses, because of a damaged key or a cluster node that is away, does not keep the others from
-    running. However long a turn takes, `renew` keeps the lock, from a thread of its own, unless a task hangs.
+    When a leader dies, another worker takes over at the end of its lock, `ttl_s` after its last renewal; a leader that
+    stops releases the lock. All instants are the server's: its clock is read with each renewal and extrapolated by this
+    process's monotonic clock. A task that the server refuses, because of a damaged key or a cluster node that is away,
+    does not keep the others from running. However long a turn takes, `renew` keeps the lock, from a thread of its own,
+    unless a task hangs.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Coordinator:
         self._worker_id = worker_id
         self._ttl_s = times.ttl_s
         self._renewed = (_NOBODY, _NEVER)
-        """The last reply of the server, and when it was asked: one value, as two threads use it."""
+        """The last reply of the server, and the instant of its request: one value, as two threads use it."""
         self._asking = threading.Lock()
         self._acted = _NOBODY
         self._progressed_at = monotonic()
@@ -88,7 +89,7 @@ class Coordinator:
         return leadership.epoch > 0 and monotonic() - asked_at < self._ttl_s
 
     def step(self) -> float:
-        """One turn; returns the seconds to the next. Raises the error of the first task that could not be done."""
+        """Runs one turn; returns the seconds to the next. Raises the error of the first task that failed."""
         self._progress()
         self._lead_if_due()
         self._note_changes()
@@ -99,7 +100,8 @@ class Coordinator:
         return max(min(until_renewal, until_next), 0.001)
 
     def progressed_at(self) -> float:
-        """When a task or a periodic job last had its turn (monotonic clock): tells a long turn from one that hangs."""
+        """The instant of the last turn of a task or periodic job (monotonic clock): a hanging turn makes no
+        progress."""
         return max(self._progressed_at, self._cron.progressed_at)
 
     def renew(self) -> float:
@@ -109,7 +111,7 @@ class Coordinator:
         return max(self._asked_at + self._renew_after_s() - monotonic(), 0.05)
 
     def resign(self) -> None:
-        """Gives leadership up, so that another worker follows at once."""
+        """Gives leadership up, so that another worker takes over at once."""
         with self._asking:
             if self.leads:
                 ttl_ms = self._ttl_ms()
@@ -128,7 +130,7 @@ class Coordinator:
         return until_next
 
     def _report_deaths(self) -> float:
-        # A leader that was suspended since its scan must not report what the next one has reported meanwhile.
+        # A leader that was suspended since its scan must not report deaths that the next leader has reported meanwhile.
         return self._death_events.step() if self.leads else self._ttl_s
 
     def _lead_if_due(self) -> None:
@@ -139,7 +141,7 @@ class Coordinator:
                 self._renewed = (self._broker.run(asked), asked_at)
 
     def _note_changes(self) -> None:
-        """Lets the tasks know of leadership that was taken, lost or renewed since their last turn."""
+        """Passes changes of leadership since the last turn (taken, lost or renewed) on to the tasks."""
         before, self._acted = self._acted, self._leadership
         if self._acted.epoch != before.epoch:
             self._cron.forget()

@@ -1,7 +1,7 @@
-"""Maintains every queue, also those that no worker serves: due tasks, ended leases, expired dead tasks.
+"""Maintains every queue, also queues that no worker serves: due tasks, ended leases, expired dead tasks.
 
-Queues that were unused for long are forgotten, and none is lost that is used again meanwhile. The leader also checks
-that the server deletes none of them.
+Queues that were unused for long are forgotten, unless they are used again meanwhile. The leader also checks that the
+server evicts no keys.
 """
 
 from collections.abc import Callable, Collection
@@ -25,17 +25,17 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class OwnQueues:
-    """The queues that the leader's own worker serves. Each of its reserves maintains them, so while it reserves the
-    leader leaves them out."""
+    """The queues that the leader's own worker serves. Each of its reserves maintains them, so the leader skips them
+    while the worker reserves."""
 
     names: frozenset[str] = frozenset()
     reserves: Callable[[], bool] = lambda: True
-    """Whether the worker takes tasks now."""
+    """Whether the worker reserves tasks now."""
 
 
 class QueueMaintenance:
-    """A maintenance task of the leader: maintains each queue when it is due, as the leader's scan or the maintenance
-    before predicted. Instants are the server's, by `now_ms`."""
+    """A maintenance task of the leader: maintains each queue at the instant predicted by the leader's scan or by the
+    last maintenance. Instants are the server's, by `now_ms`."""
 
     def __init__(
         self, broker: Broker, keys: Keys, every_s: float, own: OwnQueues, now_ms: Callable[[], float]
@@ -50,7 +50,7 @@ class QueueMaintenance:
         """A heap; an entry that differs from `_due` is stale."""
 
     def take(self, found: ScanReply) -> None:
-        """Takes in the result of a scan. Queues that were due already keep their place in the heap."""
+        """Handles the result of a scan. Queues that were due already keep their place in the heap."""
         now_ms = self._now_ms()
         left_out = self._own.names if self._own.reserves() else frozenset()
         for name, at_ms in found.due.items():
@@ -66,7 +66,7 @@ class QueueMaintenance:
             if isinstance(reply, JobrunnerError):
                 self._expect(queue, now_ms + self._every_s * 1000)
             elif reply.next_event_ms is not None:
-                # Behind those that are due already: a queue that is always due must not starve them.
+                # After the queues that are due already: a queue that is always due must not starve them.
                 self._expect(queue, max(reply.next_event_ms, now_ms))
         while self._line and self._is_stale(self._line[0]):
             heappop(self._line)
@@ -103,10 +103,10 @@ _log = SafeLogger("jobrunner.coordinator")
 
 
 class EvictionCheck:
-    """A maintenance task of the leader: logs an error when the server has come to evict keys.
+    """A maintenance task of the leader: logs an error when the server's settings let it evict keys.
 
-    Workers refuse to start at such a server, but its settings may change while they run, and so may the server, by a
-    failover.
+    Workers refuse to start with such a server, but its settings may change while they run, and a failover may replace
+    the server.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -131,8 +131,8 @@ _RECOVER_EVERY_S = 15.0
 
 
 class UnusedQueues:
-    """A maintenance task of the leader: marks queues that hold nothing, and deletes the keys of those that have been
-    empty for long.
+    """A maintenance task of the leader: marks empty queues, and deletes the keys of queues that have been empty for
+    long.
 
     Queues that a worker serves, or that a periodic job runs on (`needed`), are not forgotten. Queues whose deletion
     began a while ago with an unknown end are checked again.
@@ -153,7 +153,7 @@ class UnusedQueues:
         self._recovers = Interval(_RECOVER_EVERY_S)
 
     def take(self, found: ScanReply) -> None:
-        """Takes in the result of a scan."""
+        """Handles the result of a scan."""
         self._unmarked.update(dict.fromkeys(found.unmarked))
         self._unused.update(dict.fromkeys(found.unused))
 
@@ -163,7 +163,7 @@ class UnusedQueues:
         return bool(self._unmarked or self._unused)
 
     def step(self) -> float:
-        """Some of what there is to do; returns the seconds to the next."""
+        """Marks or forgets some queues; returns the seconds to the next turn."""
         if not (pause := self._recovers.begin()):
             self._recover()
             pause = self._recovers.every_s

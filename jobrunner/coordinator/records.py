@@ -1,10 +1,10 @@
 """The leader's records of queues and workers: samples of their stats, and events that no other process can write.
 
-1. Samples once a minute. A sample holds the depth and the totals of a queue; the growth of totals shows what no worker
-   counted. Once an hour the records of queues that are gone are removed.
-2. Events of workers that fell silent, and of tasks that died on any queue. A task dies in a script of its queue, which
-   cannot write the common stream (on a cluster they are on different servers). So the script leaves a record beside the
-   queue, whatever becomes of the task, and an exact count; the leader writes the events of both.
+1. Samples once a minute. A sample holds the depth and the totals of a queue; the growth of totals includes changes that
+no worker counted. Once an hour the records of queues that are gone are removed. 2. Events of workers whose heartbeats
+stopped, and of tasks that died on any queue. A task dies in a script of its queue, which cannot write the common stream
+(on a cluster they are on different servers). So the script writes a record into a list of the queue, whether the task
+is kept or not, and an exact count; the leader writes the events of both.
 """
 
 import math
@@ -31,7 +31,7 @@ class StatsSampler:
     """A maintenance task of the leader: one sample in every minute of the server's clock, two round trips for 100
     queues.
 
-    It samples queues in which a scan found tasks or changed totals; all others have not changed.
+    It samples queues in which a scan found tasks or changed totals; other queues have not changed.
     """
 
     def __init__(self, broker: Broker, keys: Keys, budget: ScanBudget | None = None) -> None:
@@ -43,11 +43,11 @@ class StatsSampler:
         self._minute = -1
 
     def take(self, found: ScanReply) -> None:
-        """Takes in the result of a scan."""
+        """Handles the result of a scan."""
         self._found.update(found.holding, found.changed)
 
     def step(self, now_ms: float) -> float:
-        """Takes the sample of this minute, if that was not done; returns the seconds to the next."""
+        """Takes the sample of this minute, unless it was taken; returns the seconds to the next."""
         minute = int(now_ms // stats_calls.MINUTE_MS)
         if minute != self._minute:
             self._left = sorted(self._found.union(self._left))
@@ -61,10 +61,9 @@ class StatsSampler:
         return min(self._budget.pause, until_next) if self._left else until_next
 
     def _take_some(self, now_ms: float) -> None:
-        """Samples the first thousand. Those that the server does not answer for have their turn again: no later scan
-        may find them."""
+        """Samples the first thousand queues. Queues without a reply have another turn: no later scan may find them."""
         count = min(len(self._left), _OF_A_TURN)
-        for _ in range(0, max(count, 1), _AT_ONCE):  # an empty sample shows that a leader was there
+        for _ in range(0, max(count, 1), _AT_ONCE):  # an empty sample shows that a leader was active
             some = self._left[:_AT_ONCE]
             found = self._broker.run_each([counts(self._keys.queue(name)) for name in some]) if some else []
             readable = {name: one for name, one in zip(some, found, strict=True) if isinstance(one, QueueCounts)}
@@ -76,14 +75,14 @@ class StatsSampler:
 _EVERY_S = 3600.0
 _FIELDS_AT_ONCE = 500
 _NO_QUEUES = ("", "-", "#sampled")
-"""Fields in the place of a queue's name that name no queue."""
+"""Values in the field for a queue's name that name no queue."""
 
 
 class StatsCleanup:
     """A maintenance task of the leader, once an hour: goes through hashes that are keyed by queue (the stats, and the
     cursors of events), slice by slice, and deletes the fields of queues that are gone.
 
-    A queue that is used again in that moment loses its counts until then, as its deletion meant.
+    A queue that is used again in that moment loses its earlier counts, as its deletion intended.
     """
 
     def __init__(self, broker: Broker, keys: Keys, budget: ScanBudget) -> None:
@@ -95,7 +94,7 @@ class StatsCleanup:
         self._cursor = 0
 
     def step(self) -> float:
-        """One slice, when it is time; returns the seconds to the next."""
+        """Trims one slice when it is due; returns the seconds to the next."""
         if not self._left:
             if pause := self._rounds.begin():
                 return pause
@@ -133,14 +132,16 @@ class StatsCleanup:
 
 
 _NAMED = 100
-"""Deaths of a queue that one scan reports one by one; more are counted, as the stream of events has a limit."""
+"""The most deaths of a queue for which one scan writes single events; more are counted, as the event stream is
+limited."""
 _LONGEST_LIST = 1000
 
 
 class DeathEvents:
-    """A task of the leader. The server keeps a cursor of the reported deaths, and the next leader goes on from there: a
-    death is reported at least once, and twice only when a leader dies in between, or its connection breaks. Only a
-    leader writes the cursor, so it is read when leadership begins, and after an error."""
+    """A maintenance task of the leader: writes events of lost workers and dead tasks. The server keeps a cursor of the
+    reported deaths, from which the next leader goes on: a death is reported at least once, and twice only when a leader
+    dies in between, or its connection breaks. Only a leader writes the cursor, so it is read when leadership begins,
+    and after an error."""
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
         self._broker = broker
@@ -149,15 +150,15 @@ class DeathEvents:
         self._reported: dict[str, int] | None = None
 
     def forget(self) -> None:
-        """Called when leadership begins: earlier results may be stale."""
+        """Forgets earlier results, which may be stale. Called when leadership begins."""
         self._found, self._reported = ScanReply(), None
 
     def take(self, found: ScanReply) -> None:
-        """Takes in the result of a scan."""
+        """Handles the result of a scan."""
         self._found = together((self._found, found))
 
     def step(self) -> float:
-        """Reports what the last scan found, once; returns infinity."""
+        """Reports the deaths that the last scan found, once; returns infinity."""
         found, self._found = self._found, ScanReply()
         if found.silent:
             self._report_lost(found.silent)
@@ -166,14 +167,14 @@ class DeathEvents:
         return math.inf
 
     def _report_lost(self, silent: list[str]) -> None:
-        # A worker that took itself off the list since the scan is not lost.
+        # A worker that removed itself from the list since the scan is not lost.
         removed = self._broker.run_many([command("ZREM", self._keys.workers, one, read=int) for one in silent])
         lost = [worker for worker, was_there in zip(silent, removed, strict=True) if was_there]
         if lost:
             self._broker.run_many([events.note(self._keys, "worker_lost", worker=worker) for worker in lost])
 
     def _report_deaths(self, dead: Mapping[str, int]) -> None:
-        reported, self._reported = self._reported, None  # after an error, as what it says may have been written
+        reported, self._reported = self._reported, None  # unknown after an error, as events may have been written
         if reported is None:
             reported = self._broker.run(command("HGETALL", self._keys.events_cursor, read=_counts))
         errors = ErrorsPutAside(self._broker)
@@ -196,7 +197,7 @@ class DeathEvents:
         if count > len(named):
             name = whole_queue(queue.name)
             calls.append(events.note(self._keys, "tasks_died", queue=name, count=count - len(named)))
-        # Words may be of deaths behind the total; a total that fell back (an older backup) is where to go on from.
+        # The list may have deaths newer than the total. A total that fell back (an older backup) is the new start.
         early = max(0, len(died) - grown) if grown > 0 else 0
         reported = total + early
         note = command("HSET", self._keys.events_cursor, queue.name, reported, read=int)

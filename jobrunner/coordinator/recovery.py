@@ -1,7 +1,7 @@
-"""Finishes what killed workers and drivers left, also in queues without a worker.
+"""Finishes the work of killed workers and drivers, also in queues without a worker.
 
 1. Ends of tasks are passed on to their flows, where a worker was killed between a report and the relay.
-2. Decided batches whose driver is gone are rolled forward: their decision does not wait for a driver to come back.
+2. Decided batches whose driver is gone are rolled forward: they do not wait for a driver to come back.
 """
 
 import math
@@ -17,11 +17,11 @@ from jobrunner.errors import JobrunnerError
 _LOOKS = 10
 _SLICES = 80
 _HELD_MS = 1_000
-"""Lease of a batch that is rolled forward here."""
+"""The lease of a batch that the leader rolls forward."""
 
 
 class FlowRecovery:
-    """A maintenance task of the leader: empties the outboxes in which its scan found anything, of all hash tags.
+    """A maintenance task of the leader: empties the outboxes, of all hash tags, in which its scan found entries.
 
     A turn reads them a bounded number of times: other tasks, and leadership itself, must not wait for a large backlog.
     """
@@ -32,11 +32,11 @@ class FlowRecovery:
         self._posted: frozenset[str] = frozenset()
 
     def take(self, found: ScanReply) -> None:
-        """Takes in the result of a scan."""
+        """Handles the result of a scan."""
         self._posted = self._posted.union(found.posted)
 
     def step(self) -> float:
-        """Relays what is there; returns 0.0 when there is more, else infinity."""
+        """Relays entries of the outboxes; returns 0.0 when there are more, else infinity."""
         posted, self._posted = self._posted, frozenset()
         if posted:
             self._posted = relay(self._broker, self._keys, tags=posted, looks=_LOOKS)
@@ -47,7 +47,7 @@ class BatchRecovery:
     """A maintenance task of the leader: rolls decided batches forward, in the queues in which its scan found any.
 
     A turn takes a bounded number of slices: other tasks, and leadership itself, must not wait for a large batch. Open
-    batches are left to their drivers. A queue that fails does not keep the others from it.
+    batches are left to their drivers. An error of one queue does not stop the others.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
@@ -56,12 +56,12 @@ class BatchRecovery:
         self._left: list[str] = []
 
     def take(self, found: ScanReply) -> None:
-        """Takes in the result of a scan."""
+        """Handles the result of a scan."""
         self._left = list(dict.fromkeys((*self._left, *found.finishing)))
 
     def step(self) -> float:
-        """Rolls forward what is left; returns 0.0 when there is more, else infinity. Raises what the server refused
-        first, after the others; the next scan finds that queue again."""
+        """Rolls batches forward; returns 0.0 when there are more, else infinity. Raises the first refusal of the
+        server, after the other queues; the next scan finds the refused queue again."""
         slices, errors = _SLICES, ErrorsPutAside(self._broker)
         while self._left and slices > 0:
             name, done = self._left.pop(0), 0
@@ -77,9 +77,9 @@ class BatchRecovery:
 
 
 def roll_forward(batches: Batches, *, slices: int) -> int:
-    """Carries on with decided batches whose holder is gone, for up to so many slices. Returns how many it did.
+    """Rolls decided batches forward whose holder is gone, for up to `slices` slices. Returns how many slices it did.
 
-    Open batches are left alone, but for writes that were abandoned: they are removed.
+    Open batches are left alone, except abandoned writes, which are removed.
     """
     used = 0
     while used < slices and (found := batches.claim(("finishing",), _HELD_MS)):

@@ -11,11 +11,13 @@ from jobrunner.clock import monotonic, thread_time
 from jobrunner.errors import JobrunnerError
 
 SHARE = 0.006
-"""The share of one core that the leader spends on inactive queues at most, however many there are."""
+"""The largest share of one core that the leader spends on inactive queues, however many there are."""
 
 
 class ScanBudget:
-    """Maintenance tasks spend processor time under `spending`, and postpone what can wait while `pause` is not 0.0."""
+    """Limits the processor time of maintenance: tasks work under `spending`, and postpone work while `pause` is above
+    0.0.
+    """
 
     def __init__(self, share: float = SHARE) -> None:
         self._share = share
@@ -36,7 +38,7 @@ class ScanBudget:
 
     @property
     def pause(self) -> float:
-        """Seconds until the budget allows more work; 0.0 when it does."""
+        """Seconds until the budget allows more work; 0.0 when it allows work now."""
         return max(self._free_at - monotonic(), 0.0)
 
 
@@ -49,8 +51,8 @@ class LeaderScan:
 
     Every `every_s` it scans the workers and the recently active queues in one round trip. It goes through all other
     queues slice by slice, in rounds that begin every `every_s` at most and last as long as the budget requires. So the
-    cost of a scan follows the activity and not the number of queues. A queue that cannot be scanned does not keep the
-    takers from the others.
+    cost of a scan follows the activity and not the number of queues. An error of one queue does not keep results of the
+    others from the takers.
     """
 
     def __init__(
@@ -70,14 +72,14 @@ class LeaderScan:
         self._totals_of_round: dict[str, int] = {}
 
     def forget(self) -> None:
-        """Called when leadership begins: earlier results may be stale, and the first scan starts at once."""
+        """Forgets earlier results, which may be stale, and makes a scan due. Called when leadership begins."""
         self._cursor, self._busy, self._totals, self._totals_of_round = 0, {}, {}, {}
         self._looks.end()
         self._rounds.end()
         self._budget.forget()
 
     def step(self) -> float:
-        """Scans, when that is due; returns the seconds to the next scan. Raises the first error of the server."""
+        """Scans when that is due; returns the seconds to the next scan. Raises the first error of the server."""
         pause = self._looks.begin()
         if not pause:
             self._look(self._names_of_busy(), with_workers=True)
@@ -85,7 +87,7 @@ class LeaderScan:
         return min(pause, self._go_round())
 
     def _go_round(self) -> float:
-        """Some slices of the round through all queues; returns the seconds to the next."""
+        """Scans some slices of the round through all queues; returns the seconds to the next."""
         if not self._cursor and (pause := self._rounds.left):
             return pause
         if pause := self._budget.pause:
@@ -137,7 +139,7 @@ _NEVER = float("-inf")
 
 
 class Interval:
-    """Every `every_s` by this process's monotonic clock, and at once at first."""
+    """An interval of `every_s` by this process's monotonic clock; it is over at first."""
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s
@@ -149,11 +151,11 @@ class Interval:
         return max(self._began_at + self.every_s - monotonic(), 0.0)
 
     def end(self) -> None:
-        """The interval is over now."""
+        """Ends the interval now."""
         self._began_at = _NEVER
 
     def begin(self) -> float:
-        """Begins the next interval when the last one is over, and returns 0.0; else the seconds that are left of it."""
+        """Begins the next interval and returns 0.0 when the last is over; else returns the seconds that are left."""
         if left := self.left:
             return left
         self._began_at = monotonic()

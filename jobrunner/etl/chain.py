@@ -1,8 +1,8 @@
-"""Chains as they are declared: stations that share the batches of the first one, without queues between them.
+"""Declarations of chains: stations that share the batches of the first station, without queues between them.
 
-A chain is served like a sink on Spark: one batch of the first queue goes through all of its stations, and its items end
-there. `jobrunner.spark.station.chained` runs it; it is named here by its path and imported with the first batch, as
-this package lies below it. (The idea is that of operator chaining in Apache Flink.)
+A driver serves a chain like a sink on Spark: one batch of the first queue goes through all of its stations, and its
+items end there. `jobrunner.spark.station.chained` runs the chain; this module names it by its path and imports it with
+the first batch, as this package must not depend on it. (The idea is operator chaining of Apache Flink.)
 """
 
 import inspect
@@ -23,14 +23,14 @@ RUNNER = "jobrunner.spark.station.chained"
 
 @dataclass(frozen=True, slots=True)
 class PythonStep:
-    """A station in Python: its function, and where its items may go."""
+    """A station in Python: its function, and the targets of its items."""
 
     function: StationFunction
     link: Link
 
     def to_be_sent(self, payload_limit: int) -> "PythonStep":
-        """The same for a process that has no client, without what it knows of the other queues: a chain does not ask
-        it, and it may not pickle."""
+        """The station for a process without a client, without the graph of the other queues: a chain does not need
+        that, and it may not pickle."""
         return PythonStep(self.function, replace(self.link, waits=_never, above=tuple, payload_limit=payload_limit))
 
 
@@ -47,12 +47,12 @@ class StationChain:
     spark: Mapping[str, SparkStation] = field(repr=False)
 
     def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
-        """The function of the sink that it is for its driver."""
+        """The function of the chain as a sink, called by the driver."""
         return import_module(RUNNER).run_chain(self, df, spark, batch)
 
     @property
     def addresses(self) -> tuple[TableAddress, ...]:
-        """The tables that its sinks are declared with."""
+        """The declared tables of its sinks."""
         return tuple(one for station in self.spark.values() for one in station.tables)
 
     @property
@@ -62,14 +62,14 @@ class StationChain:
 
     @property
     def queues(self) -> list[str]:
-        """All of them, the first one first."""
+        """The full names of all queues, the first queue first."""
         return sorted({*self.python, *self.spark}, key=lambda queue: (queue != self.first, queue))
 
 
 def chain_of(
     graph: Graph, first: str, python: Mapping[str, PythonStep], spark: Mapping[str, SparkStation]
 ) -> StationChain:  # fmt: skip
-    """The chain of a queue and of all that its items may reach. Raises PipelineError that names the station which
+    """The chain of a queue and of all queues that its items may reach. Raises PipelineError, which names a station that
     cannot be a part of it."""
     graph.check()
     own_python: dict[str, PythonStep] = {}

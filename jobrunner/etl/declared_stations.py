@@ -1,7 +1,7 @@
-"""What the declarations of one pipeline add up to: its graph, and for each queue its settings and what serves it.
+"""The sum of a pipeline's declarations: its graph, and for each queue its settings and its station, sink or chain.
 
-A queue is declared once. In `__main__` the same thing may be declared again, as a cell of a notebook is run again: it
-replaces what served the queue, and chains that the queue is a part of are made anew.
+A queue is declared once. In `__main__` a declaration may be repeated, as a cell of a notebook is run again: it replaces
+the station of the queue, and chains with that queue are made anew.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,21 +18,21 @@ from jobrunner.jobs.registry import StationDefinition, forget_station, note_targ
 
 
 class DeclaredStations:
-    """The queues of one pipeline, also in the registry of this process, where its workers find what serves them."""
+    """The queues of one pipeline. It also registers their stations in the registry of this process, for its workers."""
 
     def __init__(self, pipeline: str) -> None:
         self.graph = Graph(pipeline)
         self.queues: dict[str, DeclaredQueue] = {}
-        """Each with its settings, by full name, as are the others."""
+        """The settings of each queue, by full name, as in the other dictionaries."""
         self.on_spark: dict[str, SparkStation] = {}
-        """What runs on Spark: stations, sinks, and the chains that begin with them."""
+        """Declarations that run on Spark: stations, sinks, and the chains that begin with them."""
         self.changes = 0
-        """How often something was declared."""
+        """The number of declarations so far."""
         self._python: dict[str, PythonStep] = {}
         self._spark: dict[str, SparkStation] = {}
         """Declared stations and sinks, also those that are parts of chains."""
         self._chains: dict[str, tuple[StationChain, Callable[[], None]]] = {}
-        """By the queue that a chain begins with: what was made of it, and the call that makes it again."""
+        """Chains by their first queue, each with the call that makes it again."""
 
     def add_queue(self, queue: str, settings: Mapping[str, Any], origin: str) -> None:
         """Adds a queue that no station serves. Raises PipelineError, as the others."""
@@ -58,11 +58,11 @@ class DeclaredStations:
         self._chain_again(queue)
 
     def chain_from(self, queue: str) -> StationChain:
-        """The station of a queue and all that follow it. Raises PipelineError."""
+        """The station of a queue and all stations after it. Raises PipelineError."""
         return chain_of(self.graph, queue, self._python, self._spark)
 
     def add_chain(self, station: SparkStation, chain: StationChain, again: Callable[[], None]) -> None:
-        """Has a chain serve its first queue; `again` makes it from what its stations are by then."""
+        """Has a chain serve its first queue; `again` makes it anew from the stations declared by then."""
         self.changes += 1
         forget_station(chain.first)
         self._chains[chain.first] = chain, again
@@ -94,8 +94,8 @@ class DeclaredStations:
         self.changes += 1
 
     def _chain_again(self, queue: str) -> None:
-        """Makes the chains anew that a queue is a part of, as its station was declared again. Raises PipelineError for
-        one that it does not fit any more: nothing serves that until it is chained again."""
+        """Makes the chains with a queue anew, as its station was declared again. Raises PipelineError for a chain that
+        the station does not fit any more: nothing serves that chain until it is chained again."""
         stale = [first for first, (chain, _) in self._chains.items() if queue in chain.queues]
         for first in stale:
             self.on_spark.pop(first, None)

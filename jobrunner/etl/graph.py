@@ -1,10 +1,10 @@
-"""The stations of one pipeline as a graph of queues: their names, its checks, its diagrams, its form on the server.
+"""The stations of one pipeline as a graph of queues: names, checks, diagrams, and the form stored on the server.
 
-Invariant: a move may wait for room in a full target only where waiting cannot come round in a circle. So moves within a
-strongly connected component (a loop, a station that leads to itself) never wait.
+Invariant: a move may wait for room in a full target only where this cannot deadlock. So moves within a strongly
+connected component (a loop, a station that leads to itself) never wait.
 
-A program writes the graph of a pipeline to the server when it first uses it, so that readers need none of its code; the
-last writer wins. Readers skip a graph that they cannot read: another version may have written it.
+A program writes the graph of a pipeline to the server when it first uses the pipeline, so that readers do not need its
+code; the last writer wins. Readers skip a graph that they cannot read: another version may have written it.
 """
 
 import difflib
@@ -27,7 +27,7 @@ def full_name(pipeline: str, name: object) -> str:
     return _full_name(pipeline, str(name))
 
 
-@lru_cache(maxsize=1024)  # each item that a station sends on names its target
+@lru_cache(maxsize=1024)  # each item that a station moves has the name of its target
 def _full_name(pipeline: str, name: str) -> str:
     if "/" in name:
         tag, short = split_queue(name)
@@ -50,28 +50,29 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNode:
-    """One queue as declared. `kind`: 'station', 'sink', 'spark station', 'spark sink' or 'queue' (no station serves
-    it)."""
+    """The declaration of one queue. `kind`: 'station', 'sink', 'spark station', 'spark sink' or 'queue' (no station
+    serves it)."""
 
     queue: str
     kind: str
     targets: tuple[str, ...] = ()
     dead_letter_queue: str | None = None
-    """Full name of the queue that gets what would be dead here."""
+    """Full name of the queue that gets the items that would be dead in this queue."""
     origin: str = ""
     batches: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Of a station on Spark, or of the chain that begins with it: batch, max_wait, schema and the like, as declared."""
+    """The declared batch options of a station on Spark, or of the chain that begins with it: batch, max_wait, schema,
+    …"""
     is_chained: bool = False
-    """Whether items that a chain takes go through its station without entering the next queue."""
+    """Whether a chain passes items through the queue's station without entering the next queue."""
 
     @property
     def short(self) -> str:
-        """Its name within the pipeline."""
+        """The queue's name within the pipeline."""
         return self.queue.partition("/")[2]
 
     @property
     def is_served(self) -> bool:
-        """Whether a station or sink takes from it."""
+        """Whether a station or sink serves the queue."""
         return self.kind != "queue"
 
 
@@ -84,7 +85,7 @@ class Graph:
         self._component: dict[str, int] | None = None
 
     def add(self, node: QueueNode) -> None:
-        """Adds a queue. Raises PipelineError when it was declared before, unless as the same thing in `__main__`."""
+        """Adds a queue. Raises PipelineError for a second declaration, unless `__main__` repeats the same one."""
         known = self._nodes.get(node.queue)
         if known is not None and not (known.origin == node.origin and node.origin.startswith("__main__:")):
             raise PipelineError(
@@ -95,25 +96,25 @@ class Graph:
         self._component = None
 
     def forget(self, queue: str) -> None:
-        """Removes a queue that is declared anew; its place in the order stays with the next of that name."""
+        """Removes a queue that is declared anew; the next queue with its name gets its place in the order."""
         self._nodes.pop(queue, None)
 
     def mark_chained(self, queues: Iterable[str]) -> None:
-        """Notes the queues of all chains."""
+        """Records the queues of all chains."""
         chained = frozenset(queues)
         self._nodes = {queue: replace(node, is_chained=queue in chained) for queue, node in self._nodes.items()}
 
     def note_batches(self, queue: str, batches: Mapping[str, Any]) -> None:
-        """Notes how the items of a queue are taken in batches: by the chain that begins with it."""
+        """Records the batch options of a queue: those of the chain that begins with it."""
         self._nodes[queue] = replace(self._nodes[queue], batches=batches)
 
     @property
     def nodes(self) -> list[QueueNode]:
-        """In the order of declaration."""
+        """The queues in the order of declaration."""
         return list(self._nodes.values())
 
     def find(self, queue: str) -> QueueNode:
-        """The queue of that full name. Raises PipelineError that names the nearest."""
+        """The queue with this full name. Raises PipelineError, which names the nearest."""
         if queue not in self._nodes:
             raise PipelineError(
                 f"pipeline {self.pipeline!r} has no queue {queue.partition('/')[2]!r}; {self._hint(queue)}"
@@ -135,13 +136,13 @@ class Graph:
                     )
 
     def waits(self, queue: str, to: str) -> bool:
-        """Whether a move may wait for room: not within a loop, where it could wait for itself."""
+        """Whether a move may wait for room: not within a loop, where it could deadlock."""
         if self._component is None:
             self._component = dict(_components(self._nodes))
         return self._component.get(queue, -1) != self._component.get(to, -2)
 
     def above(self, queue: str) -> tuple[str, ...]:
-        """Queues whose items may reach this one, also over others; itself among them in a loop."""
+        """Queues whose items may reach this queue, directly or not; the queue itself among them in a loop."""
         found: dict[str, None] = {}
         wanted = [queue]
         while wanted:
@@ -152,7 +153,7 @@ class Graph:
         return tuple(found)
 
     def in_order(self) -> list[QueueNode]:
-        """Each queue behind those that lead to it, as far as loops allow; the order of declaration decides the rest."""
+        """The queues sorted so that each comes after those that lead to it, where loops allow, else as declared."""
         component = dict(_components(self._nodes))
         ranks = {queue: -number for queue, number in component.items()}
         return sorted(self._nodes.values(), key=lambda node: ranks[node.queue])
@@ -170,7 +171,7 @@ def _told(node: QueueNode) -> str:
 
 
 def _components(nodes: dict[str, QueueNode]) -> Iterator[tuple[str, int]]:
-    """(queue, number of its strongly connected component); a component has a higher number than those it leads to.
+    """(queue, number of its strongly connected component); a component has a higher number than components it leads to.
 
     Tarjan, "Depth-First Search and Linear Graph Algorithms" (1972), without recursion.
     """
@@ -178,7 +179,7 @@ def _components(nodes: dict[str, QueueNode]) -> Iterator[tuple[str, int]]:
     lowest: dict[str, int] = {}
     path: list[str] = []
     numbered: dict[str, int] = {}
-    # The last declared first: numbers go up to the end of the list, and `in_order` turns them round.
+    # The last declared first: numbers increase in this order, and `in_order` reverses it.
     for root in reversed(nodes):
         if root not in index:
             _explore(root, nodes, index, lowest, path, numbered)
@@ -245,8 +246,8 @@ def draw(graph: Graph, form: str) -> str:
 
 
 def _mermaid(graph: Graph) -> str:
-    """Shapes show what serves a queue; a thick line is a link of a chain, a dotted one leads to the dead letter queue.
-    See mermaid.js.org, "Flowcharts"."""
+    """The graph as Mermaid. The shape of a queue shows its kind; a thick line is a link of a chain, a dotted line leads
+    to the dead letter queue. See mermaid.js.org, "Flowcharts"."""
     nodes = graph.in_order()
     names = {node.queue: f"q{number}" for number, node in enumerate(nodes)}
     lines = ["flowchart LR"]
@@ -262,7 +263,8 @@ def _mermaid(graph: Graph) -> str:
 
 
 def _text(graph: Graph) -> str:
-    """One line a queue: its name, what serves it, its targets. `↺` marks a move within a loop, `⇒` one within a chain.
+    """The graph as text, one line for each queue: name, kind, targets. `↺` marks a move within a loop, `⇒` within a
+    chain.
     """
     nodes = graph.in_order()
     width = max((len(node.short) for node in nodes), default=0)
@@ -306,12 +308,13 @@ def publish(keys: Keys, graph: Graph, *, may_fail: bool = False) -> Call[int]:
 
 
 def published(keys: Keys) -> Call[dict[str, Graph]]:
-    """Every graph that was written, by the name of its pipeline; without those that cannot be read."""
+    """Every published graph that can be read, by the name of its pipeline."""
     return command("HGETALL", keys.pipelines, read=_graphs)
 
 
 def end_queues(graphs: Iterable[Graph]) -> frozenset[str]:
-    """The queues that no station serves: items end there until somebody reads them, so a missing worker is no fault."""
+    """The queues that no station serves: items wait there for a program to read them, so a missing worker is no
+    fault."""
     return frozenset(node.queue for graph in graphs for node in graph.nodes if not node.is_served)
 
 

@@ -48,7 +48,7 @@ _OPTIONS = {
     "spark station": (*_BATCHES, "to", "missing", "fan_out", "emits_new"),
     "spark sink": (*_BATCHES, *TABLE_OPTIONS),
 }
-"""Options of declarations in addition to those of a queue."""
+"""Options of declarations in addition to the options of a queue."""
 _SPARK_STATION, _SPARK_SINK = ("df", "spark"), ("df", "spark", "batch")
 
 
@@ -58,10 +58,10 @@ class Pipeline:
 
     1. registers itself when it is made, and its stations for the workers of this process as they are declared;
     2. refuses a wrong name or option, a queue of another pipeline, or a second station at the declaration;
-    3. checks at the first push, and before it is run, that every link leads to a queue that was declared;
+    3. checks at the first push, and before it is run, that every link leads to a declared queue;
     4. publishes the settings of its queues then, once for each client, and again after further declarations.
 
-    Without a `client` it uses the current one. An item that would make more than `max_hops` moves is dead; 0: no limit.
+    Without a `client` it uses the current client. An item that exceeds `max_hops` moves is dead; 0: no limit.
     """
 
     def __init__(self, name: str, client: Client | None = None, max_hops: int = 100) -> None:
@@ -70,11 +70,12 @@ class Pipeline:
         self._stations = DeclaredStations(name)
         self.graph = self._stations.graph
         self.spark_stations = self._stations.on_spark
-        """What runs on Spark, by the full name of its queue: stations, sinks, and the chains that begin with them."""
+        """Declarations on Spark, by the full name of the queue: stations, sinks, and the chains that begin with
+        them."""
         self.own_client = client
-        """The client that it was declared with, if any."""
+        """The client that it was made with, if any."""
         self._applied: tuple[Client | None, int] = (None, 0)
-        """The client for which it was published, and how much had been declared by then."""
+        """The client for which it was last published, and the number of declarations at that time."""
         _make_known(self, calling_module())
 
     def __repr__(self) -> str:
@@ -85,9 +86,9 @@ class Pipeline:
     ) -> Callable[[S], S]:
         """Declares the station of a queue: a function (or coroutine function) of one item.
 
-        It returns the payload that goes on to `to`, nothing to leave it as it is, `To(queue, payload)` to choose the
-        queue (needed with several in `to`), `Drop()`, or Retry, Snooze, Fail, Cancel as jobs do. With `fan_out` it
-        returns or yields several payloads and To(...). Other options are those of StationOptions.
+        It returns the payload that moves on to `to`, nothing to leave the payload as it is, `To(queue, payload)` to
+        choose the queue (needed with several in `to`), `Drop()`, or Retry, Snooze, Fail, Cancel as jobs do. With
+        `fan_out` it returns or yields several payloads and To(...). Other options are those of StationOptions.
 
         Raises PipelineError, UnknownOption, InvalidOption, InvalidName.
         """
@@ -127,9 +128,9 @@ class Pipeline:
     ) -> Callable[[F], F]:
         """Declares a station on Spark: (df, spark) -> DataFrame, for up to `batch` items at a time.
 
-        A batch that is not full waits `max_wait` for more, but with `min_rows` items no longer than something is on its
-        way to this queue. Up to `parallel` batches run at once, in threads. `schema` names the payload's columns;
-        `missing` says what an item without a row means. With `quarantine` an item that fails alone is dead at once.
+        A batch that is not full waits `max_wait` for more items, but with `min_rows` items only while items are on
+        their way to this queue. Up to `parallel` batches run at once, in threads. `schema` names the payload's columns;
+        `missing` is the fate of an item without a row. With `quarantine` an item that fails alone is dead at once.
         Raises as `station`.
         """
         own = full_name(self.name, queue)
@@ -163,7 +164,7 @@ class Pipeline:
         link = _link(self, own, (), is_sink=True)
         sink, of_queue = settle_table(queue, schema, options)
         if parallel is None and sink is not None and sink.merge_on:
-            parallel = 1  # of two versions of a row, the one that was enqueued last is merged last
+            parallel = 1  # of two versions of a row, the one enqueued last must be merged last
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, schema=schema, missing="drop",
             lease=lease, quarantine=quarantine,
@@ -172,7 +173,7 @@ class Pipeline:
         if sink is not None:
             module = calling_module()
             if module == "__main__" and self._stations.is_table_of_cell(own):
-                self.graph.forget(own)  # that cell is run again, where a function has given the sink another name
+                self.graph.forget(own)  # the cell is run again: a function may have given the sink another name
             self._add_spark(link, name or queue, settings, batches, sink, f"{module}:{queue}")
         return self._declare_spark(link, name, settings, batches, sink)
 
@@ -189,10 +190,10 @@ class Pipeline:
     ) -> None:
         """Runs the station of `queue` and all stations after it on Spark in one batch, without queues between them.
 
-        Items are read once and end once, so a pipeline costs little more than the same program without a queue. What
-        the stations are is declared before; options are those of `spark_station`. An item that a station refuses is
-        dead in `queue`, without further attempts. Items that are in the other queues are processed as before.
-        Raises PipelineError that names the station which cannot be chained, InvalidOption.
+        Items are read once and end once, so a pipeline costs little more than the same program without a queue. The
+        stations must be declared before; options are those of `spark_station`. An item that a station refuses is dead
+        in `queue`, without further attempts. Items in the other queues are processed as before. Raises PipelineError,
+        which names a station that cannot be chained, InvalidOption.
         """
         own = full_name(self.name, queue)
         again = partial(self.chain, queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel,
@@ -200,7 +201,7 @@ class Pipeline:
         made = self._stations.chain_from(own)
         head = made.spark.get(own)
         if parallel is None and made.merges:
-            parallel = 1  # as a sink with merge_on has without the chain
+            parallel = 1  # as for a sink with merge_on outside a chain
         batches = settle_batches(
             queue, batch=batch, min_rows=min_rows, max_wait=max_wait, parallel=parallel, missing="drop", lease=lease,
             schema=None if head is None else head.schema, quarantine=quarantine,
@@ -214,11 +215,11 @@ class Pipeline:
 
     @property
     def client(self) -> Client:
-        """Its own client, else the current one."""
+        """The pipeline's own client, else the current client."""
         return self.own_client or current_client()
 
     def queue(self, name: str) -> Queue:
-        """One of its queues, by short or full name. Raises PipelineError that names the nearest."""
+        """One of its queues, by short or full name. Raises PipelineError, which names the nearest."""
         return self.client.queue(self.graph.find(full_name(self.name, name)).queue)
 
     def push(
@@ -252,7 +253,7 @@ class Pipeline:
         return self.queue(queue).push_all(payloads, wait=wait, on_clash=on_clash, progress=progress)
 
     def check(self) -> None:
-        """Raises PipelineError when the stations do not fit together, and says what to do."""
+        """Raises PipelineError, with the remedy, when the stations do not fit together."""
         self.graph.check()
 
     def diagram(self, form: str = "mermaid") -> str:
@@ -260,9 +261,9 @@ class Pipeline:
         return draw(self.graph, form)
 
     def apply(self, client: Client | None = None) -> None:
-        """Checks the pipeline, then publishes its graph and the settings that its queues were given, in one round trip;
-        a pipeline with partitions takes a few more, for the settings of each shard. What was changed by hand is kept
-        until its declared value changes."""
+        """Checks the pipeline, then publishes its graph and the declared settings of its queues, in one round trip; a
+        pipeline with partitions takes a few more, for the settings of each shard. A change by hand is kept until the
+        declared value changes."""
         self._write(client or self.client)
 
     def _write(self, client: Client, *, needs_graph: bool = True) -> None:
@@ -307,7 +308,7 @@ class Pipeline:
             check_function(function, link.queue, arguments, may_await=False)
             own = name or name_of(function, link.queue.partition("/")[2])
             if sink is not None:
-                self.graph.forget(link.queue)  # it was declared by the call that made this decorator
+                self.graph.forget(link.queue)  # the call that made this decorator declared it
             does = function if sink is None else replace(sink, shape=function)
             self._add_spark(link, own, settings, batches, does, origin_of(function))
             return function
@@ -337,7 +338,7 @@ _known: dict[str, tuple[str, Pipeline]] = {}
 
 
 def find_pipeline(name: str) -> Pipeline:
-    """The pipeline of that name in the modules that are loaded. Raises PipelineError that names the nearest."""
+    """The pipeline with this name in the loaded modules. Raises PipelineError, which names the nearest."""
     if name not in _known:
         raise PipelineError(f"no loaded module declares a pipeline {name!r}; {nearest(name, sorted(_known))}")
     return _known[name][1]
@@ -349,7 +350,7 @@ def all_pipelines() -> list[Pipeline]:
 
 
 def forget_pipeline(name: str) -> None:
-    """Removes a pipeline and its stations, for tests that declare their own."""
+    """Removes a pipeline and its stations, for tests that declare their own pipelines."""
     if name in _known:
         _, pipeline = _known.pop(name)
         for node in pipeline.graph.nodes:
@@ -365,5 +366,5 @@ def _make_known(pipeline: Pipeline, module: str) -> None:
                 f"pipeline {pipeline.name!r} is made in module {before} and in {module}; import it from one of them, "
                 "or give one another name"
             )
-        forget_pipeline(pipeline.name)  # the module was loaded anew, or a cell of a notebook run again
+        forget_pipeline(pipeline.name)  # the module was reloaded, or a cell of a notebook run again
     _known[pipeline.name] = (module, pipeline)

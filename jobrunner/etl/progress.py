@@ -1,7 +1,7 @@
-"""Where the items of a pipeline are, how fast they move, and how long the open items will take. Reads only.
+"""The progress of a pipeline: items by queue, rates, and the time that the open items will take. Reads only.
 
 A reading is one round trip with a fixed number of commands for each queue and partition, however many items it has, and
-a second one for the last batches of stations on Spark, if there are any. Rates are the growth of the queues' totals.
+a second round trip for the last batches of stations on Spark, if any. Rates are the growth of the queues' totals.
 The time left is the number of open items divided by the rate at which it falls; it is unknown while that number does
 not fall.
 """
@@ -20,14 +20,14 @@ from jobrunner.inspector.batches import batches_of, stopped_by
 from jobrunner.inspector.live_snapshot import CAME, ENDED, LEFT, Growth
 
 _ATTEMPTS = 10
-"""Last attempts at batches that are looked at; while a station is stopped, few end without that error."""
+"""The number of last attempts at batches to read; while a station is stopped, few attempts end without its error."""
 Counts = Mapping[str, QueueCounts]
-"""By the full name of the queue."""
+"""The counts by the full name of the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Items a second in and out, and seconds until nothing is open; None where unknown."""
+    """Items per second in and out, and seconds until no item is open; None where unknown."""
 
     in_per_s: float | None = None
     out_per_s: float | None = None
@@ -36,10 +36,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationView:
-    """One queue of a pipeline and what serves it."""
+    """One queue of a pipeline with its station."""
 
     queue: str
-    """Its name within the pipeline."""
+    """The queue's name within the pipeline."""
     kind: str
     targets: tuple[str, ...]
     waiting: int
@@ -47,19 +47,20 @@ class StationView:
     pending: int
     dead: int
     done: int
-    """Finished items that it keeps."""
+    """The number of finished items that the queue keeps."""
     paused: bool
     totals: Mapping[str, int]
-    """Since it exists: enqueued, moved_in, moved_out, succeeded, dropped, dead, ..."""
+    """Counts since the queue was created: enqueued, moved_in, moved_out, succeeded, dropped, dead, ..."""
     rate: Rate
     is_chained: bool = False
     """Whether a chain includes its station: items that the chain takes do not enter the next queue."""
     stopped: str = ""
-    """On Spark: the error for which it has stopped, as no item is to blame. Empty while it works, or has no item."""
+    """On Spark: the error, not caused by an item, for which the station stopped. Empty while it works or has no
+    item."""
 
     @property
     def open(self) -> int:
-        """Items that have not left the queue."""
+        """The number of items that have not left the queue."""
         return self.waiting + self.scheduled + self.pending
 
 
@@ -73,7 +74,7 @@ class PipelineView:
     open: int
     dead: int
     succeeded: int
-    """Items that succeeded since the pipeline exists, including those that fanned out."""
+    """The number of items that succeeded since the pipeline was created, including items that fanned out."""
     dropped: int
     rate: Rate
 
@@ -138,10 +139,10 @@ class Progress:
 
 
 class Emptied:
-    """Answers whether a pipeline is empty, for a program that waits for that.
+    """Detects that a pipeline is empty, for a program that waits for that.
 
-    Its queues are not counted at one instant, so an item could move from an uncounted queue to a counted one. It
-    answers True only after two empty counts without a change of the totals in between.
+    Queues are not counted at one instant, so an item could move from an uncounted queue to a counted queue. So the
+    pipeline counts as empty only after two empty counts without a change of the totals in between.
     """
 
     def __init__(self, client: Client, graph: Graph, *, also_scheduled: bool) -> None:
@@ -150,7 +151,7 @@ class Emptied:
         self._before: list[Mapping[str, int]] | None = None
 
     def __call__(self) -> bool:
-        """Counts once. Raises ServerError."""
+        """Counts the items once; returns whether the pipeline is empty. Raises ServerError."""
         found = list(self._counts.read().values())
         if any(self._left(one) for one in found):
             self._before = None
@@ -165,8 +166,8 @@ class Emptied:
 
 
 class _WholeCounts:
-    """The counts of queues of one pipeline, over all its partitions: one round trip, and another one when it has got
-    more partitions."""
+    """The counts of queues of one pipeline, over all its partitions: one round trip, and another after the number of
+    partitions grew."""
 
     def __init__(self, client: Client, names: Sequence[str]) -> None:
         self._client = client
@@ -174,7 +175,7 @@ class _WholeCounts:
         self._partitions = 1
 
     def read(self) -> Counts:
-        """Raises ServerError."""
+        """Reads the counts. Raises ServerError."""
         found: dict[str, QueueCounts] = {}
         keys, read = keys_of(self._client), 0
         while self._names and read < self._partitions:

@@ -1,7 +1,7 @@
-"""Where Spark runs for this process, and Spark's own settings. Nothing here needs Spark.
+"""The address of Spark for this process, and Spark's own settings. This module does not need Spark.
 
-The command line settles them before it loads the user's modules. The first of these wins: arguments of `spark_session`,
-then the command line, then the environment, then `[tool.jobrunner.spark]` of pyproject.toml.
+The command line resolves them before it loads the user's modules. The first of these sources wins: arguments of
+`spark_session`, the command line, the environment, `[tool.jobrunner.spark]` of pyproject.toml.
 """
 
 import json
@@ -18,7 +18,7 @@ from jobrunner.settings import file_settings
 
 MASTER, REMOTE, CONF = "JOBRUNNER_SPARK_MASTER", "JOBRUNNER_SPARK_REMOTE", "JOBRUNNER_SPARK_CONF"
 NEEDED_CONF = {"spark.sql.python.filterPushdown.enabled": "true"}
-"""Without it Spark refuses every read of a source that takes filters; it is off by default."""
+"""The setting without which Spark refuses every read of a source that takes filters; it is off by default."""
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _PLACES = ("master", "remote")
 _KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
@@ -39,8 +39,8 @@ def choose(*, master: str | None = None, remote: str | None = None, conf: Iterab
 
 
 def prepare_for(remote: str | None) -> None:
-    """Selects Connect mode before user modules are imported: PySpark asks for it when a module declares a `@udf`, which
-    would else be made for a JVM of this process and fail on a Connect server. Silences py4j."""
+    """Selects Connect mode before user modules are imported: PySpark reads the mode when a module declares a `@udf`,
+    which would otherwise be made for a JVM of this process and fail on a Connect server. Silences py4j."""
     if remote:
         os.environ.setdefault(_CONNECT_MODE, "1")
     silence_py4j()
@@ -53,7 +53,7 @@ def silence_py4j() -> None:
     if py4j.level != logging.NOTSET:
         return
     py4j.setLevel(logging.CRITICAL + 1)
-    root.addFilter(_is_not_of_py4j)  # it writes some lines to the root logger
+    root.addFilter(_is_not_of_py4j)  # py4j writes some lines to the root logger
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -110,7 +110,7 @@ def check_setting(name: str, value: object, at: str) -> tuple[str, str]:
 
 
 def _near(name: str) -> str:
-    """The name with `spark.` in front of it, or in the place of a first part that is nearly that."""
+    """The name with the prefix `spark.`, or with `spark.` instead of a first part that resembles it."""
     from difflib import get_close_matches  # for an error only
 
     first, _, rest = name.partition(".")
@@ -129,7 +129,7 @@ def _table() -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """TOML makes tables of a bare `spark.driver.memory = "4g"`; quoted, it is one name."""
+    """Flattens tables to dotted names: TOML makes tables of an unquoted `spark.driver.memory = "4g"`."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping) and (above or name == "spark"):

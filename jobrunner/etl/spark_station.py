@@ -1,8 +1,8 @@
-"""Stations on Spark as they are declared. Nothing here runs one, and nothing here needs Spark.
+"""Declarations of stations on Spark. This module runs no station and does not need Spark.
 
-`jobrunner.spark.station.driver` does: its `build_driver(declaration, client, seen)` makes the Driver that serves the
-queue. It is named here by its path and imported when a worker starts, as this package lies below it and must work
-without Spark.
+`jobrunner.spark.station.driver` runs them: its `build_driver(declaration, client, seen)` makes the Driver that serves
+the queue. This module names it by its path and imports it when a worker starts, as this package must work without
+Spark.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,12 @@ AUTO = "auto"
 SMALLEST_AUTO, LARGEST_AUTO = 10_000, 200_000
 """Limits of a batch whose size follows the time that batches take."""
 MOST_PARALLEL, PARALLEL = 16, 2
-"""Batches of a station that run at once in a process: at most, and where it is not declared."""
+"""The most batches of a station that run at once in a process, and the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkStation:
-    """A station or sink whose function takes and returns DataFrames. All that a driver needs to know of it."""
+    """A station or sink whose function takes and returns DataFrames, complete for its driver."""
 
     pipeline: str
     queue: str
@@ -40,42 +40,42 @@ class SparkStation:
     origin: str
     """module:qualified name of the function."""
     function: Callable[..., Any] = field(repr=False)
-    """(df, spark) -> DataFrame; of a sink (df, spark, batch) -> None; of one into a table a TableSink, of a chain a
-    StationChain: both name their tables in `addresses`."""
+    """(df, spark) -> DataFrame; for a sink (df, spark, batch) -> None; for a sink into a table a TableSink, for a chain
+    a StationChain: both name their tables in `addresses`."""
     link: Link = field(repr=False)
-    """Where items may go: `targets` (full names), `waits(to)`, `max_hops`, `fan_out`, `is_sink`."""
+    """The targets of items: `targets` (full names), `waits(to)`, `max_hops`, `fan_out`, `is_sink`."""
     batch: int | Literal["auto"] = 10_000
-    """Items at most."""
+    """The most items of a batch."""
     min_rows: int | None = None
-    """Items with which a batch begins when the queues before this one are empty; None: a tenth of a full batch."""
+    """The number of items with which a batch begins when the queues before are empty; None: a tenth of a full batch."""
     max_wait: float = 1.0
-    """Seconds that a batch which is not full waits for more."""
+    """Seconds that a batch waits to be full."""
     parallel: int = PARALLEL
-    """Batches of one process that run at once."""
+    """The most batches of one process that run at once."""
     schema: str | None = None
     """DDL of the payload's columns; None: one column `payload`."""
     missing: Literal["drop", "fail"] = "drop"
-    """How an item without an output row is treated."""
+    """The fate of an item without an output row."""
     emits_new: bool = False
-    """Rows are new items, whatever came in."""
+    """Whether all rows are new items, independent of the items that came in."""
     lease: float = 60.0
-    """Seconds; the driver renews it."""
+    """Length of the lease in seconds; the driver renews it."""
     quarantine: bool = False
     """Whether an item that fails alone by an error of its row is dead at once, without further attempts."""
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Full names of the queues it leads to; none for a sink."""
+        """Full names of its target queues; none for a sink."""
         return self.link.targets
 
     @property
     def is_sink(self) -> bool:
-        """Whether it is the end of the line."""
+        """Whether items end at this station."""
         return self.link.is_sink
 
     @property
     def tables(self) -> tuple[TableAddress, ...]:
-        """The tables that its function is declared with; what a function of the user's own writes to is not known."""
+        """The declared tables of its function; the targets of a user's own function are not known."""
         return getattr(self.function, "addresses", ())
 
     @property
@@ -90,12 +90,12 @@ class SparkStation:
 
 
 _LONGEST_SCHEMA = 60
-"""Characters of a schema in an error; the repr of a StructType has some forty for each column."""
+"""The most characters of a schema in an error; the repr of a StructType has some forty for each column."""
 _PUBLISHED = ("batch", "min_rows", "max_wait", "parallel", "lease", "quarantine", "schema")
 
 
 def batches_of(declared: SparkStation) -> dict[str, Any]:
-    """What a reader of the published graph learns about its batches."""
+    """The batch options of a station for readers of the published graph."""
     found = {name: getattr(declared, name) for name in _PUBLISHED}
     if not declared.is_sink:
         found |= {name: getattr(declared, name) for name in ("missing", "fan_out", "emits_new")}
@@ -115,8 +115,8 @@ def driver_of(declared: SparkStation) -> MakeDriver:
 
 
 def shard_driver_of(declared: SparkStation) -> Callable[[str], MakeDriver]:
-    """Returns a function from a shard of the station's queue to what makes its driver. A partition is a pipeline of its
-    own, so the station is the same one there; settings reach the shard with those of the whole queue."""
+    """Returns a function from a shard of the station's queue to the factory of its driver. A partition is a pipeline of
+    its own with the same station; its settings come with those of the whole queue."""
     return lambda shard: driver_of(_in_partition(declared, shard))
 
 
@@ -142,7 +142,7 @@ def settle_batches(
     lease: Duration,
     quarantine: bool,
 ) -> dict[str, Any]:
-    """These options, checked. Raises InvalidOption."""
+    """Checks and returns the batch options of a station. Raises InvalidOption."""
     if batch != AUTO:
         _check_batch(batch, queue)
     if min_rows is not None:

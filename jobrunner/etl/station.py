@@ -1,6 +1,6 @@
-"""A station in Python: its options, its function as the definition that workers run, and the item that it sees.
+"""Stations in Python: their options, the definition that workers run, and the item that a station receives.
 
-The options of a queue are those of every station that serves one, so stations on Spark have them, too.
+Every station has the options of its queue, so stations on Spark have them, too.
 """
 
 import inspect
@@ -27,11 +27,11 @@ from jobrunner.retry import Backoff, BackoffPolicy, RetryOn
 from jobrunner.settings import Duration, check_whole
 
 _OF_ATTEMPTS = ("timeout", "retry_on", "on_crash", "result_ttl", "keepalive")
-"""The last one is of the queue, too: an idle worker must poll before the shortest lease ends."""
+"""The last option is also one of the queue: an idle worker must poll before the shortest lease ends."""
 
 
 class QueueOptions(TypedDict, total=False):
-    """Options of a queue. Given options are published as those of `queue(…)` are; the others stay as they are."""
+    """Options of a queue. Declared options are published as those of `queue(…)`; the others stay as they are."""
 
     keepalive: Duration
     max_attempts: int
@@ -50,14 +50,14 @@ class QueueOptions(TypedDict, total=False):
 
 
 class StationOptions(QueueOptions, total=False):
-    """Of a station in Python.
+    """Options of a station in Python.
 
-    concurrency  items of this station at a time, on all workers together; default: no limit
-    timeout      of one attempt
-    retry_on     error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
-    on_crash     when its worker is killed meanwhile: "retry" (default) at once, or "wait" until its lease has ended
-    result_ttl   how long what a sink finished or a station dropped stays readable without history; default 0
-    name         of the station in logs; default: that of the function
+    concurrency  most items of this station at a time, on all workers together; default: no limit
+    timeout      how long one attempt may run
+    retry_on     error classes that are retried, or a callable (error, attempt) -> bool; default: every error
+    on_crash     after the worker was killed meanwhile: "retry" (default) at once, or "wait" until the lease has ended
+    result_ttl   how long items that a sink finished or a station dropped stay readable without history; default 0
+    name         name of the station in logs; default: the function's name
     """
 
     concurrency: int
@@ -70,12 +70,12 @@ class StationOptions(QueueOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationSettings:
-    """Options of one station, checked."""
+    """The checked options of one station."""
 
     name: str
     of_attempts: JobOptions
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """For `Queue.configure`: only what was given."""
+    """Options for `Queue.configure`: only the declared options."""
 
 
 def settle_queue(
@@ -131,7 +131,7 @@ def _settings(pipeline: str, queue: str, given: Mapping[str, Any]) -> dict[str, 
 
 
 def targets_of(pipeline: str, queue: str, to: object) -> tuple[str, ...]:
-    """Full names of what `to` names: one queue or several. Raises PipelineError, InvalidName."""
+    """The full names of the queue or queues in `to`. Raises PipelineError, InvalidName."""
     names = (to,) if isinstance(to, str) else to
     if not isinstance(names, (tuple, list)) or not names:
         raise PipelineError(
@@ -145,7 +145,7 @@ def targets_of(pipeline: str, queue: str, to: object) -> tuple[str, ...]:
 
 
 class StationItem:
-    """One item at a station. Made for every attempt, so all but the payload is read on demand.
+    """One item at a station. Made for every attempt, so everything except the payload is read on demand.
 
     `payload` is this attempt's own copy: changes in it are passed on only when it is returned.
     """
@@ -162,17 +162,17 @@ class StationItem:
 
     @property
     def id(self) -> str:
-        """The same from the push to the end; items of a fan-out have their own."""
+        """The id, the same from the push to the end; items of a fan-out have their own."""
         return self._run.attempt.id
 
     @property
     def queue(self) -> str:
-        """Full name of the queue that it was taken from, whatever its partition."""
+        """Full name of the queue that the item was taken from, without its partition."""
         return whole_queue(self._run.attempt.queue)
 
     @property
     def attempt(self) -> int:
-        """1 on the first try in this queue."""
+        """The number of the attempt in this queue: 1 for the first."""
         return self._run.attempt.number
 
     @property
@@ -184,12 +184,13 @@ class StationItem:
 
     @property
     def enqueue_time(self) -> datetime:
-        """When it was first pushed, into whatever queue."""
+        """The time at which the item was first pushed, into any queue."""
         return self._run.attempt.enqueue_time
 
     @property
     def deadline(self) -> datetime:
-        """When the attempt has to be over: the end of its timeout, or of its lease, which the worker renews."""
+        """The time by which the attempt has to end: the end of its timeout, or of its lease, which the worker
+        renews."""
         return self._run.deadline or self._run.attempt.deadline
 
     @property
@@ -199,11 +200,11 @@ class StationItem:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the station should stop: someone cancelled the item, or this attempt lost its lease."""
+        """Whether the station should stop: the item was cancelled, or this attempt lost its lease."""
         return self._run.cancelled
 
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Shows how far this attempt has come."""
+        """Publishes the progress of this attempt."""
         self._run.progress(done, total, note)
 
 
@@ -228,7 +229,7 @@ class _Visit:
 
 
 class _AsyncVisit(_Visit):
-    """The same for a coroutine function, or an async generator of a fan-out."""
+    """One item at a station that is a coroutine function, or an async generator of a fan-out."""
 
     __slots__ = ()
 
@@ -243,7 +244,7 @@ class _AsyncVisit(_Visit):
 
 
 async def _first_of(values: AsyncGenerator[Any, Any]) -> list[Any]:
-    """What it yields, up to one more than a fan-out may make."""
+    """The yielded values, up to one more than a fan-out may make."""
     found: list[Any] = []
     async with aclosing(values):
         async for one in values:
@@ -254,7 +255,7 @@ async def _first_of(values: AsyncGenerator[Any, Any]) -> list[Any]:
 
 
 def define_station(function: StationFunction, link: Link, settled: StationSettings) -> StationDefinition:
-    """The definition of a station. Raises PipelineError for what cannot be called with one item."""
+    """The definition of a station. Raises PipelineError for a function that cannot be called with one item."""
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     visit = _AsyncVisit if is_async else _Visit
 
@@ -281,7 +282,7 @@ def define_station(function: StationFunction, link: Link, settled: StationSettin
 def check_function(
     function: object, queue: str, arguments: tuple[str, ...], *, may_yield: bool = False, may_await: bool = True
 ) -> None:
-    """Raises PipelineError unless `function` can be called with these positional arguments, and a call runs it."""
+    """Raises PipelineError unless `function` can be called with these positional arguments, and the call runs it."""
     shown = f"({', '.join(arguments)})"
     if not callable(function) or isinstance(function, type):
         raise PipelineError(f"station of queue {queue!r} is {function!r}; put the decorator above a function {shown}")
@@ -305,6 +306,6 @@ def origin_of(function: Any) -> str:
 
 
 def name_of(function: Any, default: str) -> str:
-    """The name of a function where it can be that of a station, else `default`."""
+    """The name of a function if it is a valid name of a station, else `default`."""
     name = getattr(function, "__name__", default)
     return name if name.replace("_", "").isalnum() and name.isascii() else default

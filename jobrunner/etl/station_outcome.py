@@ -1,4 +1,4 @@
-"""From the return value of a station's function to the outcome of the attempt.
+"""Turns the return value of a station's function into the outcome of the attempt.
 
 Invariants: a payload is passed on unchanged, whatever its truth value; an item goes only to queues that its station
 declares, within its partition of the pipeline; and an invalid return value makes the item dead with the reason,
@@ -22,7 +22,7 @@ from jobrunner.settings import Duration
 from jobrunner.task import check_priority
 
 LARGEST_SPREAD = 1000
-"""Items that one may become: they are added in one script call, which must stay short."""
+"""The most items of a fan-out: they are added in one script call, which must stay short."""
 
 
 class Unset:
@@ -40,8 +40,8 @@ UNSET = Unset()
 class To:
     """Returned by a station to choose the queue that its item moves to.
 
-    `payload` is any JSON value or bytes, also None; without one the item keeps the payload it has. `headers` are
-    merged into those it has; `delay` in seconds or timedelta; `priority` 0 to 2. Raises InvalidOption.
+    `payload` is any JSON value or bytes, also None; without it the item keeps its payload. `headers` are merged into
+    the item's headers; `delay` in seconds or timedelta; `priority` 0 to 2. Raises InvalidOption.
     """
 
     queue: str
@@ -71,7 +71,7 @@ class To:
 
 @checks_options
 class Drop(Steer):
-    """Returned or raised by a station to end its item here: no failure, counted as dropped."""
+    """Returned or raised by a station to end its item, without a failure; it is counted as dropped."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -80,7 +80,7 @@ class Drop(Steer):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """The targets of one station. `waits(to)`: whether an item waits for capacity in a full target; `above()`: queues
-    whose items may come to this one."""
+    whose items may come to this queue."""
 
     queue: str
     targets: tuple[str, ...]
@@ -90,7 +90,7 @@ class Link:
     fan_out: bool = False
     is_sink: bool = False
     payload_limit: int | None = None
-    """Of payloads that the station returns, in bytes; None: that of the current client."""
+    """The limit for payloads that the station returns, in bytes; None: the limit of the current client."""
 
     def outcome(self, returned: Any, attempt: Attempt) -> Any:
         """The result of the attempt: an outcome, a steering value, or the result of a sink. Raises Fail."""
@@ -131,7 +131,7 @@ class Link:
                 "return a list of payloads and To(...), or yield them"
             )
         children: list[Moved] = []
-        for one in returned:  # no further: a generator may have millions, or no end
+        for one in returned:  # stops at the limit: a generator may yield millions, or have no end
             if len(children) == LARGEST_SPREAD:
                 raise PipelineError(
                     f"station {self.queue!r} made more than {LARGEST_SPREAD} items of one; "
@@ -146,7 +146,7 @@ class Link:
                 f"station {self.queue!r} returned {type(one).__name__} among its items; leave out what is not to go on"
             )
         if not isinstance(one, To):
-            # In a list None is an item like any other: the function put it there on purpose.
+            # In a list None is a payload like any other: the function put it there on purpose.
             one = self._only(one) if one is not None or len(self.targets) != 1 else To(self.targets[0], None)
         return self._moved(one, attempt)
 
@@ -166,7 +166,7 @@ class Link:
         )
 
     def _passed_on(self, returned: Any, attempt: Attempt) -> Moved:
-        """What most stations return, a payload for the only target, without the checks of a To."""
+        """The move of a plain payload to the only target, the usual case, without the checks of a To."""
         if len(self.targets) != 1:
             return self._moved(self._only(returned), attempt)
         queue = self.targets[0]
@@ -177,7 +177,7 @@ class Link:
         )  # fmt: skip
 
     def _written(self, payload: Any, attempt: Attempt) -> tuple[bytes | None, str]:
-        """A payload as stored, and its encoding; None where the item keeps the one that it has."""
+        """A payload in its stored form, and its encoding; None when the item keeps its payload."""
         if not isinstance(payload, Unset):
             limit = current_client().settings.payload_limit if self.payload_limit is None else self.payload_limit
             return write_payload(payload, limit)
@@ -199,5 +199,5 @@ class Link:
 
 
 def _beside(attempt: Attempt, queue: str) -> str:
-    """A queue of the pipeline in the partition of an item."""
+    """The shard of a queue of the pipeline in the partition of an item."""
     return in_partition_of(attempt.queue, queue) if "@" in attempt.queue else queue

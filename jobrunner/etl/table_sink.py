@@ -1,7 +1,7 @@
-"""Sinks into tables of a lakehouse as they are declared: the address of the table and the options, checked.
+"""Declarations of sinks into tables of a lakehouse: the checked address of the table, and the options.
 
-Nothing here needs Spark or a library of a table format. `jobrunner.spark.lake.write` writes the rows; it is named here
-by its path and imported with the first batch, as this package lies below it.
+This module needs neither Spark nor a library of a table format. `jobrunner.spark.lake.write` writes the rows; this
+module names it by its path and imports it with the first batch, as this package must not depend on it.
 """
 
 import re
@@ -22,21 +22,21 @@ from jobrunner.formatting import describe, install_command
 WRITER = "jobrunner.spark.lake.write"
 _LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 _LOWEST = {"deltalake": "1.6.3", "pyiceberg": "0.11"}
-"""As in the extra `lake`. deltalake below 1.6 writes files without the transaction of the application that is passed
-with them, silently: a repeated batch would be in the table twice. deltalake 1.6.0 takes two rows of a merge whose keys
-have several columns for one, beyond some thousand rows, and below 1.6.3 a merge does not find a key of -0.0 by 0.0.
-pyiceberg below 0.11 has no properties of a merge.
+"""The lowest versions, as in the extra `lake`. deltalake below 1.6 silently ignores the application's transaction when
+it writes files: a repeated batch would be in the table twice. In deltalake 1.6.0 a merge by keys of several columns
+takes two rows for one, beyond some thousand rows, and below 1.6.3 a merge does not find a key of -0.0 by 0.0. pyiceberg
+below 0.11 has no properties of a merge.
 """
 _UNFIT_IN_A_PATH = re.compile(r"\\|[\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
-"""Parts of a local path that deltalake changes: a backslash into a slash, and it decodes what is a code in a URL."""
+"""Parts of a local path that deltalake changes: it turns a backslash into a slash, and decodes URL escapes."""
 _CUTS_A_URL = re.compile(r"[#?]")
 _UNFIT_IN_A_FILE_URL = re.compile(r"[^A-Za-z0-9._~:/@!$&'()*+,;=%-]")
-"""deltalake and PyArrow read a URL with other characters in ways of their own, or not at all."""
+"""The characters that may be in a URL: deltalake and PyArrow misread other characters, or refuse them."""
 _EXAMPLES = "'delta:/lake/late', 'delta:s3://bucket/late' or 'iceberg:catalog.db.late'"
 
 
 class SinkOptions(QueueOptions, total=False):
-    """Of a sink on Spark, in addition to those of its queue.
+    """Options of a sink on Spark, in addition to the options of its queue.
 
     table         where the rows go: "delta:/lake/late", "delta:s3://bucket/late" or "iceberg:catalog.db.late"
     partition_by  columns by which a new table is partitioned
@@ -57,7 +57,7 @@ TABLE_OPTIONS = ("table", "partition_by", "merge_on", "latest_by", "id_column")
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """Where a table is: the folder or URL of a Delta table, or the name of an Iceberg table in a catalog."""
+    """The address of a table: the folder or URL of a Delta table, or the name of an Iceberg table in a catalog."""
 
     format: Literal["delta", "iceberg"]
     where: str
@@ -66,7 +66,7 @@ class TableAddress:
         return f"{self.format}:{self.where}"
 
     def check_installed(self) -> None:
-        """Raises SparkMissing, with the command that installs it, when the library of the format is not there, or too
+        """Raises SparkMissing, with the command that installs it, when the library of the format is missing or too
         old."""
         library = _LIBRARIES[self.format]
         if find_spec(library) is None:
@@ -79,12 +79,12 @@ class TableAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
-    """The table that a sink writes to, and how."""
+    """The table that a sink writes to, and the way of writing."""
 
     address: TableAddress
     partition_by: tuple[str, ...] = ()
     merge_on: tuple[str, ...] = ()
-    """Columns of the key: a row replaces the one with its key. Empty: rows are appended."""
+    """Columns of the key: a row replaces the row with its key. Empty: rows are appended."""
     latest_by: str | None = None
     """The column whose largest value wins among rows of one key in one batch."""
     id_column: str | None = None
@@ -94,7 +94,7 @@ class TableSink:
 
     @property
     def addresses(self) -> tuple[TableAddress, ...]:
-        """The tables that it writes to, as a chain has them."""
+        """The tables that it writes to, in the same form as for a chain."""
         return (self.address,)
 
     def __call__(self, df: Any, spark: Any, batch: Any) -> Any:
@@ -104,7 +104,7 @@ class TableSink:
 
 @cache
 def _version(library: str) -> str:
-    """The version that is installed, which each batch asks for; the lowest that will do when its metadata is gone."""
+    """The installed version, which each batch reads; the lowest sufficient version when the metadata is missing."""
     from importlib.metadata import PackageNotFoundError, version  # imports email, 10 ms
 
     try:
@@ -118,12 +118,12 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def is_table(target: str) -> bool:
-    """Whether a text begins as the address of a table does."""
+    """Whether a text has the prefix of a table's address."""
     return target.partition(":")[0] in _LIBRARIES
 
 
 def address_of(table: object) -> TableAddress:
-    """The address that a text names. Raises InvalidOption that says what is wrong with it."""
+    """Parses the address of a table. Raises InvalidOption, which names the fault."""
     if not isinstance(table, str):
         raise InvalidOption(f"table={describe(table)}: give a text such as {_EXAMPLES}")
     kind, colon, where = table.partition(":")
@@ -149,8 +149,8 @@ def address_of(table: object) -> TableAddress:
 
 
 def _check_readable(table: str, root: str, scheme: str) -> None:
-    """Raises InvalidOption for a path that the library of Delta takes for another one: files would be written to this
-    folder, and looked for in that one."""
+    """Raises InvalidOption for a path that the library of Delta takes for another path: files would be written to one
+    folder, and looked for in the other."""
     found = (_UNFIT_IN_A_FILE_URL if scheme == "file" else _CUTS_A_URL).search(root) if scheme else None
     if found is None and scheme in ("", "file"):
         found = _UNFIT_IN_A_PATH.search(unquote(urlsplit(root).path) if scheme else root)

@@ -1,1 +1,1 @@
-"""Jobs: how they are declared, what their parameters may be, and how they are enqueued."""
+"""Jobs: their declaration, their typed parameters, and enqueueing."""

@@ -1,7 +1,7 @@
 """The interface of a driver, which serves a queue of batches instead of the worker's loop.
 
-Invariants: items that a driver holds are in `in_hand` and in `running` until they end; the end of a batch that it ran
-is reported once.
+Invariants: `in_hand` and `running` include the items that a driver holds until they end; the end of each batch is
+reported once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from jobrunner.jobs.batch_record import BatchRecord
 
 
 class CurrentBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that a driver works for."""
+    """A batch that a driver holds."""
 
     id: str
     attempt: int
@@ -24,7 +24,7 @@ class CurrentBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch as middleware receives it, instead of the task of a job."""
+    """A batch in the form that middleware receives, instead of the task of a job."""
 
     id: str
     queue: str
@@ -33,50 +33,50 @@ class RunningBatch(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     items: int
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Always empty: each item has its own."""
+    """Always empty: each item has its own headers."""
 
 
 class BatchEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver's report on one attempt at a batch: its duration and the outcomes of its items, together or apart."""
+    """A driver's report on one attempt at a batch: its duration, the outcomes of its items, or both."""
 
     counts: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Items by what became of them, as figures name it: succeeded, moved, dropped, failed, dead."""
+    """The number of items by outcome, as statistics name it: succeeded, moved, dropped, failed, dead."""
     items: int = 0
-    """How many ran; 0: this is about counts alone."""
+    """How many items ran; 0: the report has only counts."""
     run_s: float = 0.0
-    """How long the whole batch ran; its items share that alike."""
+    """Run time of the whole batch; its items share it equally."""
     waits_ms: Sequence[tuple[float, int]] = ()
-    """How long items were due before it ran, each with how many items it stands for."""
+    """Samples of how long items had been due before the batch ran: ms, and how many items the sample stands for."""
     record: BatchRecord | None = None
-    """For the batch log: the attempt is over."""
+    """The entry for the batch log, when the attempt is over."""
 
 
 class Driver(Protocol):
-    """Serves a queue; made anew for each worker."""
+    """Serves a queue; each worker makes its own."""
 
     def start(self) -> None:
-        """Begins, in threads or processes of its own."""
+        """Starts serving, in threads or processes of its own."""
 
     def be_quiet(self, quiet: bool) -> None:
-        """While quiet it takes nothing new, and ends what it has. Returns at once."""
+        """Makes the driver quiet: it takes no new batches, and finishes those in hand. Returns at once."""
 
     def ask_to_stop(self) -> None:
-        """Takes nothing new from now on. Returns at once."""
+        """Keeps the driver from taking new batches for good. Returns at once."""
 
     def stop(self, grace_s: float) -> None:
-        """Ends within about so many seconds; unfinished batches are handed back."""
+        """Stops within about `grace_s` seconds; unfinished batches are released."""
 
     @property
     def in_hand(self) -> int:
-        """Items it holds."""
+        """The number of items that the driver holds."""
 
     @property
     def running(self) -> Sequence[CurrentBatch]:
-        """The batches it works for."""
+        """The batches that the driver holds."""
 
     @property
     def failure(self) -> BaseException | None:
-        """Why it cannot go on, which ends the worker's process with an error; None while it can."""
+        """The error for which the driver cannot go on, which ends the worker's process; None while it works."""
 
 
 Seen = Callable[[BatchEnd], None]

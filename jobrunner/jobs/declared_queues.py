@@ -1,7 +1,7 @@
-"""Queues that are declared beside jobs: the registry of this process, and the calls that publish it.
+"""Declared queues: the registry of this process, and the calls that publish it.
 
-Workers publish each declaration when they start and with each heartbeat, and the server decides which one is in force
-(lua/queue_declare.lua): a setting that an operator changed by hand is kept until its declared value changes.
+Workers publish each declaration when they start and with each heartbeat, and the server decides which declaration is in
+force (lua/queue_declare.lua): a setting that an operator changed by hand is kept until its declared value changes.
 """
 
 import sys
@@ -27,13 +27,13 @@ _LENGTHS = ("keepalive", "dead_ttl", "expires_in", "history")
 _RATES = ("rate", "rate_per_partition")
 _LEAST_TTL_S = 30.0
 _BEATS = 3
-"""A worker whose heartbeats stopped for so many of them publishes nothing any more."""
+"""The number of missed heartbeats after which a worker's declarations count no more."""
 
 
 class DeclaredSettings(DeclarableSettings, total=False):
     """The settings of `Queue.configure`; None declares the default, a setting that is left out stays as it is.
 
-    max_per_worker  most tasks of the queue at a time on one worker, so that slow ones leave slots to other queues
+    max_per_worker  most tasks of the queue at a time on one worker, so that slow tasks leave slots to other queues
     """
 
     max_per_worker: int | None
@@ -41,7 +41,7 @@ class DeclaredSettings(DeclarableSettings, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredQueue:
-    """A queue as it is declared."""
+    """The declaration of a queue."""
 
     name: str
     settings: Mapping[str, Any]
@@ -50,27 +50,26 @@ class DeclaredQueue:
     stored: Fields
     """The settings as the server stores them; '' for a default."""
     max_per_worker: int = 0
-    """Most tasks of it that one worker holds at a time; 0: no cap. The server does not know it."""
+    """The most tasks of the queue that one worker holds at a time; 0: no cap. The server does not know it."""
     code: CodeType | None = None
-    """What ran the declaration: a module that is loaded again has other code."""
+    """The code that made the declaration: a reloaded module has another code object."""
 
 
 _declared: dict[str, DeclaredQueue] = {}
 _of_pipelines: dict[str, DeclaredQueue] = {}
-"""The queues of pipelines, whose settings the stations have, by full name."""
+"""The queues of pipelines, which have the settings of their stations, by full name."""
 
 
 def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
     """Declares a queue and its settings, beside the jobs that use it: `queue("tenants", fair=True, history=86400)`.
 
     The settings are those of `Queue.configure`, with the same checks: `max_inflight`, `rate`, `max_size`, `fair`,
-    `max_inflight_per_partition`, `rate_per_partition`, `history`, `history_max`, `dead_ttl`, `dead_max`, and what its
-    tasks have unless their jobs say otherwise (`max_attempts`, `backoff`, `keepalive`, `expires_in`); and
-    `max_per_worker`: how many of its tasks one worker holds at a time.
+    `max_inflight_per_partition`, `rate_per_partition`, `history`, `history_max`, `dead_ttl`, `dead_max`, and defaults
+    for jobs that do not set them (`max_attempts`, `backoff`, `keepalive`, `expires_in`); and `max_per_worker`: the most
+    tasks of the queue that one worker holds at a time.
 
-    Workers that load the module publish them when they start. What an operator changes by hand (command line,
-    dashboard, `configure`) is kept until the declared value of that setting changes. Declaring the same twice is
-    allowed.
+    Workers that load the module publish the settings when they start. A change by an operator (command line, dashboard,
+    `configure`) is kept until the declared value of that setting changes. The same declaration may be repeated.
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateQueue for a second declaration with other settings.
     """
@@ -80,17 +79,17 @@ def queue(name: str, /, **settings: Unpack[DeclaredSettings]) -> DeclaredQueue:
     known = _declared.get(name)
     if known is not None and not _is_reloaded(known, made):
         check_same(known, made)
-        if known.code is not None:  # else the file, which may be read again without it
+        if known.code is not None:  # else the file declares it, and may be read again without it
             return known
     _declared[name] = made
-    settle_anew()  # its jobs may have defaults that it declares
+    settle_anew()  # its jobs may use defaults that it declares
     return made
 
 
 def declaration(
     name: str, settings: Mapping[str, Any], place: str, code: CodeType | None = None
 ) -> DeclaredQueue:
-    """A declaration, checked. Raises UnknownOption, InvalidOption, InvalidName."""
+    """Checks and returns a declaration. Raises UnknownOption, InvalidOption, InvalidName."""
     tag, own = split_queue(name)
     if tag != own:
         raise InvalidOption(
@@ -111,7 +110,8 @@ def declaration(
 
 
 def check_partitions(settings: Mapping[str, Any], what: str, queue: str) -> None:
-    """Raises InvalidOption for a number of partitions, which belongs to the server; `queue`: how a program gets it."""
+    """Raises InvalidOption for `partitions`, which only the server has; `queue`: the expression for the queue in
+    code."""
     if settings.get("partitions") not in (None, 1):
         raise InvalidOption(
             f"{what}: partitions={settings['partitions']!r} is set on the server and not declared: "
@@ -120,14 +120,14 @@ def check_partitions(settings: Mapping[str, Any], what: str, queue: str) -> None
 
 
 def declare_of_pipeline(name: str, settings: Mapping[str, Any], place: str) -> DeclaredQueue:
-    """Declares a queue of a pipeline with the settings of its station, which were checked; again: with others."""
+    """Declares a queue of a pipeline with the checked settings of its station, or replaces them."""
     stored = write_settings(settings, name)
     made = _of_pipelines[name] = DeclaredQueue(name=name, settings=dict(settings), place=place, stored=stored)
     return made
 
 
 def check_same(known: DeclaredQueue, other: DeclaredQueue) -> None:
-    """Raises DuplicateQueue unless both declare the same."""
+    """Raises DuplicateQueue unless both declarations have the same settings."""
     if (known.stored, known.max_per_worker) == (other.stored, other.max_per_worker):
         return
     unset = object()
@@ -142,9 +142,9 @@ def check_same(known: DeclaredQueue, other: DeclaredQueue) -> None:
 
 
 def declare_configured() -> None:
-    """Declares the queues of [tool.jobrunner.queues] in the project's file, and forgets those it declared before.
+    """Declares the queues of [tool.jobrunner.queues] in the project's file, and forgets its earlier declarations.
 
-    Raises InvalidOption, UnknownOption, InvalidName, and DuplicateQueue for one that a module declares differently.
+    Raises InvalidOption, UnknownOption, InvalidName, and DuplicateQueue for a queue that a module declares differently.
     """
     path, tables = project_file(), file_settings().queues
     for name in [name for name, known in _declared.items() if known.code is None]:
@@ -160,7 +160,7 @@ def declare_configured() -> None:
 
 
 def _of_file(name: str, value: object, place: str) -> Any:
-    """The value of a setting as TOML writes it: lengths of time and rates as text, `none` for the default."""
+    """The value of a setting written in TOML: durations and rates as text, `none` for the default."""
     try:
         if value == "none":
             return None
@@ -191,25 +191,25 @@ def declared_queues() -> list[DeclaredQueue]:
 
 
 def declared_names() -> set[str]:
-    """The queues of declared jobs, and those that are declared themselves."""
+    """The queues of declared jobs, and the declared queues."""
     return {*(job.options.queue for job in all_jobs()), *_declared}
 
 
 def cap_advice(name: str, slots: int) -> str:
-    """What keeps a queue from holding all slots of a worker, for logs and checks."""
+    """The options that keep a queue from holding all slots of a worker, for logs and checks."""
     most = max(slots // 2, 1)
     return f"work --max-per-queue {name}={most}, queue(…, max_per_worker={most}), or a worker of its own"
 
 
 def forget_queue(name: str) -> None:
-    """Removes a declaration, for tests that make their own."""
+    """Removes a declaration, for tests that make their own declarations."""
     _declared.pop(name, None)
     _of_pipelines.pop(name, None)
 
 
 def published_by(served: Iterable[str]) -> list[DeclaredQueue]:
-    """What a worker publishes: every declared queue, and of the queues of pipelines those that it serves, as another
-    pipeline may belong to another server."""
+    """The declarations that a worker publishes: every declared queue, and the queues of pipelines that it serves, as
+    another pipeline may belong to another server."""
     return [*declared_queues(), *(_of_pipelines[name] for name in sorted(served) if name in _of_pipelines)]
 
 
@@ -220,7 +220,7 @@ def publishing(keys: Keys, declared: Iterable[DeclaredQueue], heartbeat_s: float
 
 
 def _is_reloaded(known: DeclaredQueue, made: DeclaredQueue) -> bool:
-    """Whether one module declares it again, because it was loaded again, or is `__main__` of a notebook."""
+    """Whether the same module declares the queue again, because it was reloaded, or is `__main__` of a notebook."""
     if known.code is None or made.code is None or known.code is made.code:
         return False
     is_module = known.code.co_name == made.code.co_name == "<module>"

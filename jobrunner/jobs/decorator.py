@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def values_of(function: Callable[..., Any]) -> type[Job]:
-    """A Job whose parameters are those of the function, and whose `run` calls it."""
+    """A Job with the parameters of the function, whose `run` calls it."""
     name, parameters = _name_and_parameters(function)
     _refuse_generator(name, function)
     if next(iter(parameters), "") in ("self", "cls"):
@@ -51,9 +51,10 @@ def values_of(function: Callable[..., Any]) -> type[Job]:
 
 
 def _name_and_parameters(function: Callable[..., Any]) -> tuple[str, Mapping[str, inspect.Parameter]]:
-    """Raises UsageError for what can be called but is no function: it has no name, no signature, or no annotations."""
+    """The name and parameters of a function. Raises UsageError for a callable without a name, a signature, or
+    annotations."""
     name = getattr(function, "__name__", None)
-    with suppress(ValueError):  # a function in C has no signature at times
+    with suppress(ValueError):  # some functions in C have no signature
         if name is not None and not isinstance(function, partial):
             return name, inspect.signature(function).parameters
     raise UsageError(
@@ -63,8 +64,8 @@ def _name_and_parameters(function: Callable[..., Any]) -> tuple[str, Mapping[str
 
 
 def _hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """The types of the parameters. That of the result may be imported for type checkers alone: nothing reads it."""
-    with suppress(Exception):  # below it is known whether a parameter is to blame
+    """The types of the parameters. The type of the result is not read: it may be imported for type checkers alone."""
+    with suppress(Exception):  # the code below finds out whether a parameter causes the error
         return get_type_hints(function, include_extras=True)
     parameters = types.FunctionType((lambda: None).__code__, getattr(inspect.unwrap(function), "__globals__", {}))
     try:
@@ -73,7 +74,7 @@ def _hints_of(name: str, function: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(parameters, include_extras=True)
     except NameError as error:
         raise UsageError(f"job {name!r}: the type of a parameter is not there: {error}; {IMPORT_IT}") from error
-    except Exception as error:  # an annotation in quotes is code, which may do anything
+    except Exception as error:  # an annotation in quotes is code, which may raise anything
         raise UsageError(f"job {name!r}: the type of a parameter cannot be read: {error}") from error
 
 
@@ -137,7 +138,7 @@ class Declaration:
         return target
 
     def _poll_of(self, target: type[Job], definition: JobDefinition) -> "tuple[Declaration, Callable[[], Any]]":
-        from jobrunner.jobs.polling import poll_function, poll_options  # few programs have a job that polls
+        from jobrunner.jobs.polling import poll_function, poll_options  # few programs have polling jobs
 
         if definition.periodic is not None:
             raise InvalidOption(f"job {definition.name!r}: poll_every with every or cron: give one of them")
@@ -190,13 +191,14 @@ class Declaration:
 def _with_defaults(given: Mapping[str, Any], declared: JobOptions) -> JobOptions:
     if not DEFAULTS and not file_settings().job_defaults:
         return declared
-    from jobrunner.jobs.job_defaults import with_defaults  # most programs need none of it
+    from jobrunner.jobs.job_defaults import with_defaults  # most programs do not need it
 
     return with_defaults(given, declared)
 
 
 def _check_run(target: type[Job]) -> None:
-    """Raises UsageError for a class whose tasks could only fail: without `run`, or with one that takes arguments."""
+    """Raises UsageError for a class whose tasks could only fail: without `run`, or with a `run` that takes
+    arguments."""
     name, run = target.__qualname__, inspect.getattr_static(target, "run")
     if run is inspect.getattr_static(Job, "run"):
         raise UsageError(f"@job: class {name} has no run(); define def run(self), which does the work")
@@ -222,7 +224,7 @@ def _check_run(target: type[Job]) -> None:
 
 def _required(values: type[Job]) -> list[str]:
     """Names of the parameters without a default."""
-    names, defaults = values.__struct_fields__, values.__struct_defaults__  # defaults are those of the last names
+    names, defaults = values.__struct_fields__, values.__struct_defaults__  # the defaults belong to the last names
     first = len(names) - len(defaults)
     return [name for at, name in enumerate(names) if at < first or defaults[at - first] is msgspec.NODEFAULT]
 
@@ -261,30 +263,30 @@ def job(
     **unknown: Never,
 ) -> Declaration: ...
 def job(target: Any = None, /, *surplus: Any, **options: Any) -> Any:
-    """Declares a job. Put above a Job class, or above a function with annotated parameters; bare, or with options:
+    """Declares a job. Decorates a Job class, or a function with annotated parameters; bare, or with options:
 
     name          the task's type; default: the class or function name
     queue         where its tasks go; default "default"
     priority      0 to 2, higher first; default 1
     max_attempts  tries before the task is dead; default 5, 1 = no retry, 0 = no limit
     backoff       Backoff(base, factor, cap, jitter) or a callable (retry_count, error) -> delay; default: the queue's
-    retry_on      error classes that are tried again, or a callable (error, attempt) -> bool; default: every error
+    retry_on      error classes that are retried, or a callable (error, attempt) -> bool; default: every error
     max_stalled   leases that may end without a report, as after a crash, before the task is dead; default max_attempts
     keepalive     length of the lease; the worker renews it
     timeout       how long one attempt may run; default: no limit
     ack           "late" (default) or "early": at most once
-    on_crash      when its worker is killed meanwhile: "retry" (default) at once, or "wait" until its lease has ended
+    on_crash      after the worker was killed meanwhile: "retry" (default) at once, or "wait" until the lease has ended
     result_ttl    how long a finished task stays readable; default 60 s, 0 deletes at once
     expires_in    a task not started by then goes to dead
     partition_by  name of the parameter whose value is the task's partition, for limits and turns of its queue
-    unique        True, seconds, or Unique(by, until, ttl, on_clash): no second task like one that is there
+    unique        True, seconds, or Unique(by, until, ttl, on_clash): no second equal task while the first exists
     every         makes it a periodic job, with this interval; every parameter needs a default
     cron          makes it a periodic job, by a cron expression of five or six fields; every parameter needs a default
     tz            time zone of cron; default UTC
-    catch_up      ticks missed while nothing ran: "last" (default) fires one, "none", or up to a number
-    overlap       a tick while the task of the one before still runs: "skip" (default) or "allow"
+    catch_up      ticks missed while no leader ran: "last" (default) fires one, "none", or up to a number
+    overlap       a tick while the task of the last tick still runs: "skip" (default) or "allow"
     jitter        delays each task by up to this time
-    poll_every    calls the class method `next_batch()` so often, on one worker at a time, and enqueues what it returns
+    poll_every    interval at which one worker calls the class method `next_batch()` and enqueues the returned jobs
 
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
     """

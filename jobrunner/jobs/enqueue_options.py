@@ -1,7 +1,7 @@
-"""The options of one enqueue, which are those of its job unless they are given.
+"""The options of one enqueue; the job's options are their defaults.
 
-Those that the server has to know are fields of the task. A timeout and a result_ttl of its own, which the worker has to
-know, travel in its headers.
+Options for the server are fields of the task. A task's own timeout and result_ttl, which only the worker needs, travel
+in its headers.
 """
 
 import math
@@ -20,14 +20,14 @@ from jobrunner.settings import Duration
 
 
 class EnqueueKeywords(TypedDict, total=False):
-    """The options of one enqueue, as `enqueue`, `using` and `enqueue_many` take them. None, and what is left out: as
-    the job declares.
+    """The options of one enqueue, as `enqueue`, `using` and `enqueue_many` take them. The job's declaration holds for
+    None and for options that are left out.
 
     in_           delay before the task is due
     at            the aware datetime at which it is due
     priority      0 to 2, higher first
     queue         another queue than that of the job
-    id            an id of your own: the same one again adds no second task
+    id            an id of your own: a repeated id adds no second task
     expires_in    a task not started by then goes to dead
     max_attempts  tries before the task is dead; 1 = no retry, 0 = no limit
     timeout       of one attempt
@@ -50,7 +50,7 @@ class EnqueueKeywords(TypedDict, total=False):
 
 
 class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The same as one value."""
+    """The options of one enqueue as one value; see EnqueueKeywords."""
 
     in_: Duration | None = None
     at: datetime | float | None = None
@@ -66,15 +66,15 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_wait(self) -> Duration:
-        """The `wait`; 0 where none is given."""
+        """The option `wait`; 0 when it is not set."""
         return 0 if self.wait is None else self.wait
 
     def over(self, base: "EnqueueOptions") -> "EnqueueOptions":
-        """These options; those that are not given are those of `base`. Headers of both count."""
+        """These options, with the options of `base` for those not set. Headers are merged."""
         if base is NOW or self is NOW:
             return self if base is NOW else base
         given = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        if "in_" in given or "at" in given:  # the due time is one choice
+        if "in_" in given or "at" in given:  # either of them sets the due time
             given |= {"in_": self.in_, "at": self.at}
         if isinstance(self.headers, Mapping) and isinstance(base.headers, Mapping):
             given["headers"] = {**base.headers, **self.headers}
@@ -98,14 +98,14 @@ def read_options(given: Mapping[str, Any], where: str) -> EnqueueOptions:
 
 
 _OWN: Final = "jobrunner."
-"""Headers that begin so hold options of one task. Few tasks have such options; a field of its own for each would be
-read with every task that was delayed or failed before."""
+"""The prefix of headers with options of one task. Few tasks have such options; fields of their own would be read with
+every task that was delayed or failed before."""
 _TIMEOUT, _RESULT_TTL = f"{_OWN}timeout", f"{_OWN}result_ttl"
 _MARK: Final = f'"{_OWN}'.encode()
 
 
 def own_headers(chosen: EnqueueOptions) -> bytes | None:
-    """The headers of a task with these options, among them its own timeout and result_ttl. Raises InvalidOption."""
+    """The headers of a task with these options, including its own timeout and result_ttl. Raises InvalidOption."""
     headers: dict[str, str] = {}
     if chosen.headers is not None:
         write_headers(chosen.headers)  # checks them
@@ -120,17 +120,17 @@ def own_headers(chosen: EnqueueOptions) -> bytes | None:
 
 
 def own_timeout(headers: bytes | None) -> float | None:
-    """The timeout that a task has of its own, in seconds."""
+    """The task's own timeout, in seconds; None without one."""
     return _own_seconds(headers, _TIMEOUT)
 
 
 def own_result_ttl(headers: bytes | None) -> float | None:
-    """The result_ttl that a task has of its own, in seconds."""
+    """The task's own result_ttl, in seconds; None without one."""
     return _own_seconds(headers, _RESULT_TTL)
 
 
 def without_own(headers: dict[str, str]) -> dict[str, str]:
-    """The headers that a program gave."""
+    """The headers that the program set."""
     return {name: value for name, value in headers.items() if not name.startswith(_OWN)}
 
 

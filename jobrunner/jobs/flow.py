@@ -1,4 +1,4 @@
-"""chain and group: tasks that wait for each other, and callbacks when several of them ended."""
+"""chain and group: tasks that wait for each other, and callbacks after several tasks ended."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,28 +22,28 @@ from jobrunner.task import Task
 
 WEEK_S = 7 * 86_400.0
 Span: TypeAlias = tuple[int, int]
-"""Number of the first step, and how many."""
+"""The number of the first step, and the number of steps."""
 _NONE: Span = (0, 0)
 
 
 @checks_options
 class _Steps:
-    """Base of chains and groups: both are sent."""
+    """Base of chains and groups, which can be sent."""
 
     def node(self) -> Node:
-        """The steps as tasks, checked."""
+        """The steps as checked tasks."""
         raise NotImplementedError
 
     def enqueue(self, *, ttl: Duration = WEEK_S) -> FlowHandle:
-        """Sends the flow and returns a handle on it. All of it is checked before anything is sent.
+        """Sends the flow and returns a handle on it. The whole flow is checked before anything is sent.
 
-        `ttl` is how long the flow waits for any one of its tasks to end; after that it is forgotten, and what has not
-        begun will not. Raises the errors of Job.enqueue.
+        `ttl` is how long the flow waits for any one of its tasks to end; after that it is forgotten, and later steps do
+        not begin. Raises the errors of Job.enqueue.
         """
         return send(current_client(), _laid_out(self.node(), _ttl_ms(ttl)))
 
     async def aenqueue(self, *, ttl: Duration = WEEK_S) -> AsyncFlowHandle:
-        """The same for asyncio."""
+        """`enqueue` for asyncio."""
         return await send_async(current_async_client(), _laid_out(self.node(), _ttl_ms(ttl)))
 
 
@@ -57,7 +57,7 @@ class Chain(_Steps):
         return f"chain({', '.join(map(repr, self.steps))})"
 
     def node(self) -> ChainNode:
-        """The steps as tasks; a chain in a chain is its steps."""
+        """The steps as tasks; the steps of a chain in a chain are steps of the outer chain."""
         nodes: list[Node] = []
         for step in self.steps:
             found = node_of(step)
@@ -89,11 +89,11 @@ Step: TypeAlias = Job | BoundCall[Any] | Chain | Group
 
 
 def chain(*steps: Step) -> Chain:
-    """Steps one after the other: each begins when the one before it succeeded, and finds its result in
-    `self.task.results[0]`; behind a group, the results of its members in their order.
+    """Steps one after the other: each begins when the step before it succeeded, and finds its result in
+    `self.task.results[0]`; after a group, `results` has the results of its members in their order.
 
-    A step is a Job, a call `add.bind(1)`, or another chain or group. When a step is dead or cancelled, those behind it
-    do not begin; requeued, it takes the chain on.
+    A step is a Job, a call `add.bind(1)`, or another chain or group. When a step is dead or cancelled, later steps do
+    not begin; when a dead step is requeued and succeeds, the chain goes on.
     """
     return Chain(steps)
 
@@ -102,20 +102,21 @@ def chain(*steps: Step) -> Chain:
 def group(
     *steps: Step, on_complete: Step | None = None, on_success: Step | None = None, on_dead: Step | None = None
 ) -> Group:
-    """Steps side by side, with tasks that are enqueued, each at most once:
+    """Steps side by side, with callbacks, each enqueued at most once:
 
-    on_complete   when all ended, whatever how; `self.task.outcomes` tells how
-    on_success    when all succeeded
-    on_dead       when the first one died
+    on_complete   when all steps ended, in any way; `self.task.outcomes` has the outcomes
+    on_success    when all steps succeeded
+    on_dead       when the first step died
 
-    Callbacks find the results in `self.task.results`, in the order of the steps. The result of a chain is that of its
-    last step, that of a group the list of its results. (Batches with these three callbacks are Sidekiq's.)
+    Callbacks find the results in `self.task.results`, in the order of the steps. The result of a chain is the result of
+    its last step, the result of a group the list of its results. (Batches with these three callbacks are Sidekiq's.)
     """
     return Group(steps, {"complete": on_complete, "success": on_success, "dead": on_dead})
 
 
 def node_of(step: object) -> Node:
-    """A step as tasks, checked. Raises the errors of a wrong parameter or option, UsageError for what is no step."""
+    """A step as checked tasks. Raises the errors of a wrong parameter or option, UsageError for an object that is no
+    step."""
     if isinstance(step, (Chain, Group)):
         return step.node()
     if isinstance(step, (Job, BoundCall)):
@@ -149,13 +150,13 @@ def _ttl_ms(ttl: Duration) -> int:
 
 
 def _laid_out(root: Node, ttl_ms: int) -> Flow:
-    """The flow with its description for people."""
+    """The flow with its description for dashboard and CLI."""
     members = [_member(*place) for place in _places(root, 0, _NONE, _NONE)]
     return replace(lay_out(root, ttl_ms), members=members, callbacks=list(_callbacks(root, 0)))
 
 
 def _places(node: Node, first: int, after: Span, then: Span) -> Iterator[tuple[Task, Span, Span]]:
-    """The tasks of a step with the steps before and behind each."""
+    """The tasks of a step, each with the steps before and after it."""
     if isinstance(node, Leaf):
         yield node.task, after, then
         return
@@ -172,7 +173,7 @@ def _places(node: Node, first: int, after: Span, then: Span) -> Iterator[tuple[T
 
 
 def _callbacks(node: Node, first: int) -> Iterator[FlowMember]:
-    """Tasks of callbacks, with the members that they wait for; also of groups within."""
+    """The tasks of callbacks, with the members that they wait for; also callbacks of inner groups."""
     if isinstance(node, Leaf):
         return
     if isinstance(node, GroupNode):

@@ -1,7 +1,7 @@
-"""From the steps of a flow to the joins and tasks that are sent.
+"""Turns the steps of a flow into the joins and tasks to send.
 
-A flow is laid out from its end to its beginning: a task has to carry the joins behind it. Every step that does not
-begin at once is the task of a join of its own, and its predecessors arrive there.
+A flow is laid out from its end to its beginning, as a task carries the joins after it. Every step that does not begin
+at once is the task of a join of its own, and its predecessors arrive there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,8 @@ Node: TypeAlias = Leaf | ChainNode | GroupNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepStart:
-    """When a step begins: how many arrive, and what it gets. `now`: behind nothing but empty groups."""
+    """The condition for a step to begin: the number of arrivals, and the results that it gets. `now`: only empty groups
+    are before it."""
 
     rule: Rule = "success"
     total: int = 1
@@ -57,8 +58,8 @@ class _StepStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepSlot:
-    """Where a step stands: when it begins (None: at once), after how long at the latest, and which number in the tally
-    its first task has (None for callbacks)."""
+    """The place of a step in the flow: its start (None: at once), the latest delay until then, and the number of its
+    first task in the tally (None for callbacks)."""
 
     start: _StepStart | None
     waits_ms: int
@@ -66,12 +67,12 @@ class _StepSlot:
 
 
 def lay_out(root: Node, ttl_ms: int) -> Flow:
-    """The flow of these steps. Raises UsageError for what cannot be in one."""
+    """The flow of these steps. Raises UsageError for steps that cannot be in a flow."""
     return _Layout(root, ttl_ms).flow()
 
 
 class _Layout:
-    """The flow as it grows."""
+    """The flow under construction."""
 
     def __init__(self, root: Node, ttl_ms: int) -> None:
         self._root = root
@@ -85,7 +86,7 @@ class _Layout:
         self._signals: list[JoinRef] = []
 
     def flow(self) -> Flow:
-        """All of it."""
+        """The whole flow."""
         self._lay(self._root, (), 0, _StepSlot(start=None, waits_ms=self._ttl_ms, first=0))
         steps = [self._laid[leaf.task.id] for leaf in leaves(self._root)]
         lasts_ms = self._lasts_ms(self._root) + self._ttl_ms
@@ -102,7 +103,7 @@ class _Layout:
         )
 
     def _lay(self, node: Node, behind: Sequence[JoinRef], number: int, slot: _StepSlot) -> list[JoinRef]:
-        """Lays a step whose end is arrival `number` at the joins `behind`; returns where its predecessors arrive."""
+        """Adds a step whose end is arrival `number` at the joins `behind`; returns the joins for its predecessors."""
         if isinstance(node, Leaf):
             return self._lay_task(node, behind, number, slot)
         if isinstance(node, ChainNode):
@@ -168,7 +169,7 @@ class _Layout:
             slot = _StepSlot(start=start, waits_ms=slot.waits_ms + self._lasts_ms(node), first=first)
 
     def _lay_members(self, group: GroupNode, behind: Sequence[JoinRef], slot: _StepSlot) -> list[JoinRef]:
-        """Lays a group each of whose members arrives at the joins `behind` under its own number."""
+        """Adds a group; each member arrives at the joins `behind` under its own number."""
         called = [place for rule, node in group.callbacks for place in self._lay_callback(rule, node, group, slot)]
         if not group.nodes:
             return [] if _is_now(slot) else [*behind, *called]
@@ -194,7 +195,8 @@ class _Layout:
     def _pass(
         self, behind: Sequence[JoinRef], number: int, total: int, ttl_ms: int, queue: str, results: bytes = b""
     ) -> JoinRef:
-        """A join that makes one arrival out of those of a group: at all joins `behind`, with the list of results."""
+        """A join that turns the arrivals of a group into one arrival at all joins `behind`, with the list of
+        results."""
         onward = write_onward(Arrival(*place, number) for place in behind)
         join = Join(
             id=new_id(split_queue(queue)[0]), queue=queue, rule="pass", total=total, ttl_ms=ttl_ms, onward=onward,
@@ -207,7 +209,7 @@ class _Layout:
         return Ended(split_queue(place.queue)[0], "succeeded", write_onward([Arrival(*place, 0)]), NO_RESULTS)
 
     def _lasts_ms(self, node: Node) -> int:
-        """How long a step may take: every task the time to live, and its delay."""
+        """The longest duration of a step: for every task its time to live and its delay."""
         if isinstance(node, Leaf):
             delay_ms = node.task.delay_ms if node.task.at_ms is None else node.task.at_ms - unix_ms()
             return self._ttl_ms + max(round(delay_ms or 0), 0)
@@ -216,7 +218,7 @@ class _Layout:
 
 
 def _needs_pass(node: Node, following: Node) -> bool:
-    """Whether many would arrive at many: then one join stands between."""
+    """Whether many members would arrive at many joins: then one join goes between."""
     return isinstance(node, GroupNode) and len(node.nodes) > 1 and isinstance(following, GroupNode)
 
 
@@ -254,7 +256,7 @@ def _queue_of(node: Node, behind: Sequence[JoinRef]) -> str:
 
 
 def _last(node: Node, first: int) -> list[int]:
-    """The numbers of the tasks that a step has ended with."""
+    """The numbers of the last tasks of a step: it has ended when these have."""
     if isinstance(node, Leaf):
         return [first]
     each = []
@@ -267,7 +269,7 @@ def _last(node: Node, first: int) -> list[int]:
 
 
 def _shape(node: Node, first: int) -> Any:
-    """Which numbers bring the result of a step."""
+    """The numbers of the tasks whose results are the result of a step."""
     if isinstance(node, Leaf):
         return first
     if isinstance(node, ChainNode):

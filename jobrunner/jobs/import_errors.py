@@ -1,4 +1,4 @@
-"""The error for a module with jobs that cannot be imported: why, at which line of the user's code, and what to do."""
+"""The error for a module with jobs that cannot be imported: cause, line of the user's code, and remedy."""
 
 import sysconfig
 from pathlib import Path
@@ -17,7 +17,7 @@ _NOT_THE_USERS = ("<", *(f"{folder}/" for folder in _INSTALLED))
 
 
 def not_loadable(name: str, error: Exception) -> ModuleNotLoadable:
-    """The error to raise for what the import of module `name` has raised."""
+    """The error to raise for the `error` from the import of module `name`."""
     reason = f"{type(error).__name__}: {error}".split("\n")[0]
     place = _place(error)
     if any(word in reason for word in _NO_SESSION):

@@ -21,13 +21,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class HasRun(Protocol[R_co]):
-    """A job, as type checkers see it: its result is what `run` returns."""
+    """A job, as type checkers see it: its result is the return value of `run`."""
 
     def run(self) -> R_co: ...
 
 
 class HasAsyncRun(Protocol[R_co]):
-    """A coroutine job: its result is what `run` returns when it is awaited."""
+    """A coroutine job: its result is the value of the awaited `run`."""
 
     def run(self) -> Coroutine[Any, Any, R_co]: ...
 
@@ -51,15 +51,15 @@ class JobWithOptions(Generic[R]):
         return BoundCall(definition_of(type(job)), job, self._options)
 
     def using(self, **options: Unpack[EnqueueKeywords]) -> "JobWithOptions[R]":
-        """The same with these options, beside those that it has."""
+        """The job with these options, added to its present options."""
         return JobWithOptions(self._job, read_options(options, "using").over(self._options))
 
     def enqueue(self, *args: Any, **kwargs: Any) -> TaskHandle[R]:
-        """Sends the job with these parameters as a task. Errors as in Job.enqueue."""
+        """Sends the job with these parameters as a task. Raises the errors of Job.enqueue."""
         return self.bind(*args, **kwargs).enqueue()
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> AsyncTaskHandle[R]:
-        """The same for asyncio."""
+        """`enqueue` for asyncio."""
         return await self.bind(*args, **kwargs).aenqueue()
 
     def enqueue_many(
@@ -72,7 +72,7 @@ class JobWithOptions(Generic[R]):
     async def aenqueue_many(
         self, jobs: "Iterable[Job | BoundCall[Any]]", **options: Unpack[EnqueueKeywords]
     ) -> list[AsyncTaskHandle[R]]:
-        """The same for asyncio."""
+        """`enqueue_many` for asyncio."""
         chosen = read_options(options, "aenqueue_many").over(self._options)
         return await aenqueue_calls(self._job.__name__, jobs, chosen, is_class=True)
 
@@ -88,7 +88,7 @@ class _Using(Protocol[R_co]):
 
 
 class _UsingOfClassOrInstance:
-    """`using` of a job class gives a JobWithOptions, that of an instance the call with its parameters."""
+    """`using` of a job class returns a JobWithOptions, `using` of an instance the call with its parameters."""
 
     @overload
     def __get__(self, job: None, owner: type[HasAsyncRun[R]]) -> _Using[JobWithOptions[R]]: ...
@@ -101,7 +101,7 @@ class _UsingOfClassOrInstance:
 
     def __get__(self, job: Any, owner: Any) -> Any:
         def using(**given: Any) -> Any:
-            """The same job with options for the tasks enqueued through what is returned: those of `enqueue`.
+            """The job with options, those of `enqueue`, for the tasks enqueued through the returned object.
 
             `SendMail.using(in_=60).enqueue(to="ada")`, or `SendMail(to="ada").using(in_=60).enqueue()`; also as a step
             of a flow. Raises UnknownOption, InvalidOption, NaiveDatetime.
@@ -130,7 +130,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         """Runs before `run`; an error fails the attempt."""
 
     def after(self) -> None:
-        """Runs after a `run` that returned; an error is logged and changes nothing."""
+        """Runs after `run` returned; an error is logged and changes nothing."""
 
     def on_failure(self, error: BaseException) -> None:
         """Runs after every failed attempt; an error is logged and changes nothing."""
@@ -143,7 +143,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
 
     @property
     def task(self) -> RunningTask:
-        """The task of this run: id, attempt, deadline, headers, what a flow gave it."""
+        """The task of this run: id, attempt, deadline, headers, results from its flow."""
         return self._run.task
 
     @property
@@ -163,10 +163,10 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
 
     @checks_options
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Shows how far this run has come."""
+        """Publishes the progress of this run."""
         self._run.progress(done, total, note)
 
-    if not TYPE_CHECKING:  # a type checker would take any attribute for known
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name):
             raise no_attribute(self, f"job {type(self).__name__}(…)", name)
@@ -189,9 +189,9 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         The options are those of EnqueueKeywords: in_, at, priority, queue, id, expires_in, max_attempts, timeout,
         result_ttl, headers, wait.
 
-        A full queue raises QueueFull, with `wait` when there was no room for so long. Raises ParameterError,
-        InvalidOption, NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (but for OutcomeUnknown, after
-        which the same `id` may be sent again without doubling the task).
+        A full queue raises QueueFull, with `wait` after that time without room. Raises ParameterError, InvalidOption,
+        NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (except with OutcomeUnknown, after which the
+        same `id` may be sent again without doubling the task).
         """
         if not isinstance(self, Job):
             raise _not_made("enqueue")
@@ -203,7 +203,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     @overload
     async def aenqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
     async def aenqueue(self: Any = None, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
-        """The same for asyncio."""
+        """`enqueue` for asyncio."""
         if not isinstance(self, Job):
             raise _not_made("aenqueue")
         chosen = read_options(options, "Job.aenqueue")
@@ -211,7 +211,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         return await current_async_client().enqueue(task, wait=chosen.max_wait)
 
     using = _UsingOfClassOrInstance()
-    """The same job with options for the tasks enqueued through what is returned, as `using` of a function job:
+    """The job with options for the tasks enqueued through the returned object, as `using` of a function job:
     `SendMail.using(in_=60).enqueue(to="ada")`, or `SendMail(to="ada").using(in_=60).enqueue()`. Both may be steps of
     flows: `chain(SendMail(to="ada").using(queue="slow"), …)`."""
 
@@ -232,9 +232,9 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     ) -> list[TaskHandle[Any]]: ...
     @classmethod
     def enqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[TaskHandle[Any]]:
-        """Sends many jobs in batches of up to 1 000 and 1 MiB, one round trip each. All are checked before.
+        """Sends many jobs in batches of up to 1 000 and 1 MiB, one round trip each. All are checked first.
 
-        `options` are those of all jobs that do not have their own, by `using`. With `wait`, each batch waits so long
+        `options` hold for all jobs without options of their own, by `using`. `wait` is the time that each batch waits
         for room in full queues.
         """
         chosen = read_options(options, "Job.enqueue_many")
@@ -257,13 +257,13 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     ) -> list[AsyncTaskHandle[Any]]: ...
     @classmethod
     async def aenqueue_many(cls, jobs: Iterable[Any], **options: Unpack[EnqueueKeywords]) -> list[AsyncTaskHandle[Any]]:
-        """The same for asyncio."""
+        """`enqueue_many` for asyncio."""
         chosen = read_options(options, "Job.aenqueue_many")
         return await aenqueue_calls(cls.__name__, jobs, chosen, is_class=True)
 
 
 class PeriodicJob(Job):
-    """Marks a job class as one that runs on a schedule: without `every=…` or `cron=…` it cannot be declared.
+    """Base of job classes that run on a schedule: without `every=…` or `cron=…` they cannot be declared.
 
     A schedule makes any class or function periodic; this base is for readers, and for `isinstance`.
     """

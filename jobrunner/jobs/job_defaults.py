@@ -1,7 +1,8 @@
-"""Options for all jobs of this process that do not declare them: of `job_defaults(…)`, then of the project's file.
+"""Default options for all jobs of this process: from `job_defaults(…)`, then from the project's file.
 
-The first of these that has an option decides: the job's `@job`, the declaration of its queue, `job_defaults(…)`,
-[tool.jobrunner.job_defaults]. Jobs settle their options at their first use, so the order of imports does not matter.
+The first of these sources that has an option decides: the job's `@job`, the declaration of its queue,
+`job_defaults(…)`, [tool.jobrunner.job_defaults]. Jobs resolve their options at their first use, so the order of imports
+does not matter.
 """
 
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ from jobrunner.retry import Backoff, BackoffPolicy, RetryOn, seconds_of_text
 from jobrunner.settings import Duration, file_settings, project_file
 
 _OF_QUEUES = ("max_attempts", "backoff", "keepalive", "expires_in")
-"""Those that a queue may declare, too."""
+"""The options that a queue may declare, too."""
 _LENGTHS = ("keepalive", "timeout", "result_ttl", "expires_in")
 _KNOWN = (*_OF_QUEUES, "retry_on", "max_stalled", "timeout", "result_ttl")
 
 
 class JobDefaults(TypedDict, total=False):
-    """Options of `@job` that may be given for all jobs; None takes one back."""
+    """Options of `@job` that may have defaults for all jobs; None removes a default."""
 
     max_attempts: int | None
     backoff: BackoffPolicy | None
@@ -37,9 +38,9 @@ class JobDefaults(TypedDict, total=False):
 def job_defaults(**options: Unpack[JobDefaults]) -> None:
     """Sets options for all jobs of this process whose `@job` does not: `job_defaults(max_attempts=10, timeout=300)`.
 
-    They go before those of [tool.jobrunner.job_defaults], and behind those that the queue of a job declares. Call it
-    beside the jobs, so that producers and workers do; it may be called before and after the jobs are declared, and
-    changes the options that it names. Stations of pipelines have options of their own. Raises UnknownOption,
+    They override [tool.jobrunner.job_defaults]; options that the queue of a job declares override them. Call it in a
+    module of the jobs, so that both producers and workers run it, before or after the jobs are declared; it changes
+    only the options that it names. Stations of pipelines have options of their own. Raises UnknownOption,
     InvalidOption.
     """
     given = _checked(options, "option of job_defaults()", "")
@@ -50,14 +51,15 @@ def job_defaults(**options: Unpack[JobDefaults]) -> None:
 
 
 def read_configured_defaults() -> None:
-    """Has jobs settle their options with those of the project's file as it is now. Raises UnknownOption,
+    """Has jobs resolve their options again with the present content of the project's file. Raises UnknownOption,
     InvalidOption."""
     _read_file()
     settle_anew()
 
 
 def with_defaults(given: Mapping[str, Any], declared: JobOptions) -> JobOptions:
-    """The options of a job: those that its `@job` names, and the defaults for the others. Raises as the file does."""
+    """The options of a job: those of its `@job`, and defaults for the others. Raises the errors of the project's
+    file."""
     found = _read_file() | DEFAULTS
     of_queue = _settings_of(declared.queue)
     added = {name: value for name, value in found.items() if name not in given and name not in of_queue}
@@ -65,8 +67,8 @@ def with_defaults(given: Mapping[str, Any], declared: JobOptions) -> JobOptions:
 
 
 def _settings_of(queue: str) -> set[str]:
-    """Which of the options the queue declares, in code or in the file."""
-    from jobrunner.jobs.declared_queues import declared  # a program without defaults needs none of it
+    """The names of the options that the queue declares, in code or in the file."""
+    from jobrunner.jobs.declared_queues import declared  # a program without defaults does not need it
 
     found, table = declared(queue), file_settings().queues.get(queue)
     names = {*(found.settings if found else ()), *(table if isinstance(table, Mapping) else ())}
@@ -108,6 +110,6 @@ def _checked(options: Mapping[str, Any], what: str, place: str) -> dict[str, Any
 
 
 def forget_defaults() -> None:
-    """Removes those of code, for tests; those of the file are read again."""
+    """Removes the defaults of `job_defaults(…)`, for tests; the file's defaults are read again."""
     DEFAULTS.clear()
     settle_anew()

@@ -1,4 +1,4 @@
-"""The options of `@job`, settled and checked at declaration, and uniqueness: which tasks of a job count as alike."""
+"""The options of `@job`, checked at declaration, and uniqueness: which tasks of a job count as equal."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ _DAY = timedelta(days=1)
 @checks_options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """While a task of the job holds its lock, another one with the same parameters is not added.
+    """Uniqueness: while a task of the job holds its lock, another task with the same parameters is not added.
 
     by        names of the parameters that count; None: all of them
-    until     the lock ends when the task is "started" or "finished" (also dead, cancelled or purged), or not before
-              it has "expired": at most one in `ttl`, whatever becomes of it (a throttle)
-    ttl       the lock ends so long after the task was due, at the latest
-    on_clash  "existing": the handle of the task that is there; "raise": DuplicateTask; "replace": the task that is
-              there gets the new parameters, priority and due time, unless it has begun; "reschedule": only the new
-              due time, priority and `expires_in` (a debounce)
+    until     the lock ends when the task is "started" or "finished" (also dead, cancelled or purged), or only when
+              it has "expired": at most one task per `ttl`, whatever its outcome (a throttle)
+    ttl       the longest time that the lock lasts after the task was due
+    on_clash  "existing": returns a handle of the present task; "raise": DuplicateTask; "replace": the present task
+              gets the new parameters, priority and due time, unless it has begun; "reschedule": only the new due
+              time, priority and `expires_in` (a debounce)
 
-    Tasks are alike within one queue, or one pipeline. (The choices on a clash are Oban's and River's.)
+    Tasks are compared within one queue, or one pipeline. (The choices on a clash are Oban's and River's.)
     """
 
     by: Sequence[str] | None = None
@@ -97,7 +97,7 @@ def _choose_what(option: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tasks of a job are treated. Times in seconds; None means: as the queue says, or without limit."""
+    """The options of a job's tasks. Times in seconds; None means the setting of the queue, or no limit."""
 
     queue: str = "default"
     priority: int | None = None
@@ -116,7 +116,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodicOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """When a periodic job fires."""
+    """The schedule options of a periodic job."""
 
     schedule: "Schedule"
     catch_up: "CatchUp" = "last"
@@ -129,7 +129,7 @@ _KNOWN = ("name", *JobOptions.__struct_fields__, *_PERIODIC, "poll_every")
 
 
 def refuse_unknown(given: Mapping[str, Any]) -> None:
-    """Raises UnknownOption for what is no option of @job."""
+    """Raises UnknownOption for names that are no options of @job."""
     check_options(given, _KNOWN, "option of @job")
 
 

@@ -1,7 +1,7 @@
 """Typed parameters: checked when a task is enqueued, converted when it is run.
 
-A job's parameters are the fields of a msgspec Struct. Checking is a round trip through JSON, as the worker will read
-it: what comes back equal is right. Only what does not is looked at field by field, to say what is wrong with it.
+A job's parameters are the fields of a msgspec Struct. The check is a round trip through JSON, as the worker will read
+it: equal values are valid. Only unequal values are compared field by field, to find the wrong field.
 """
 
 import dataclasses
@@ -32,9 +32,10 @@ _KEPT_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, uuid.UUI
 
 
 class ParametersMeta(msgspec.StructMeta):
-    """Makes a missing or unknown parameter an error of this package, and other frameworks' methods a hint at ours."""
+    """Raises errors of this package for missing or unknown parameters; for methods of other frameworks they hint at
+    ours."""
 
-    if not TYPE_CHECKING:  # a type checker would take their signatures for those of every job
+    if not TYPE_CHECKING:  # a type checker would take these signatures for those of every job
 
         def __new__(mcls, name, bases, namespace, **config):
             for method in ("__init__", "__new__"):
@@ -67,7 +68,7 @@ class ParametersMeta(msgspec.StructMeta):
 
 
 def _replace_field(job: str, namespace: dict[str, Any], name: str, given: "dataclasses.Field[Any]") -> None:
-    """Puts a default in the place of the `field(…)` of a dataclass. Raises UsageError."""
+    """Replaces the `field(…)` of a dataclass by its default. Raises UsageError."""
     if not given.init:
         raise UsageError(
             f"job class {job}: parameter {name} has field(init=False), but a job gets all its parameters from the "
@@ -82,7 +83,7 @@ def _replace_field(job: str, namespace: dict[str, Any], name: str, given: "datac
 
 
 def _meant(job: Any, given: Iterable[str]) -> str:
-    """A hint at the parameter that the first unknown name was probably meant to be."""
+    """A hint at the parameter nearest to the first unknown name."""
     fields = job.__struct_fields__
     unknown = next((name for name in given if name not in fields), None)
     if unknown is None:
@@ -94,7 +95,7 @@ def _meant(job: Any, given: Iterable[str]) -> str:
 
 
 def _signature(job: Any) -> str:
-    classes = reversed(job.__mro__)  # a parameter may be that of a base class
+    classes = reversed(job.__mro__)  # a base class may have declared a parameter
     hints = {name: hint for one in classes for name, hint in inspect.get_annotations(one).items()}
     shown = {name: hint if get_args(hint) else getattr(hint, "__name__", hint) for name, hint in hints.items()}
     return ", ".join(f"{name}: {shown.get(name)}" for name in job.__struct_fields__)
@@ -111,12 +112,13 @@ class JobParameters(Generic[P]):
 
     @property
     def struct(self) -> type[P]:
-        """The struct whose fields they are."""
+        """The struct whose fields are the parameters."""
         return self._struct
 
     @cached_property
     def may_run_code(self) -> bool:
-        """Whether code of the program may run when they are read: a `__post_init__`, or one of a parameter's type."""
+        """Whether reading parameters may run code of the program: a `__post_init__`, of the job or a parameter's
+        type."""
         try:
             hints = get_type_hints(self._struct)
         except Exception:  # as in `_compile`
@@ -127,7 +129,7 @@ class JobParameters(Generic[P]):
     def write_and_read(self, values: P) -> tuple[bytes, P]:
         """The payload, and the parameters as the job will read them: 1 for a float is 1.0.
 
-        Raises ParameterError that names the field's path, its value and the type it should have.
+        Raises ParameterError with the field's path, its value and the expected type.
         """
         decode = self._decode or self._compile()
         try:
@@ -139,8 +141,8 @@ class JobParameters(Generic[P]):
         return self._write_slowly(values)
 
     def write_fixed(self, values: P, kept: str | None = None) -> bytes:
-        """The payload without parameters whose default is made by a factory, but for the one named `kept`: reading it
-        makes them anew. The same in every process, also for a set."""
+        """The payload without parameters whose default is made by a factory, except `kept`: reading the payload makes
+        them anew. It is the same in every process, also with sets."""
         payload = msgspec.json.encode(values, order="deterministic")
         fields = msgspec.structs.fields(self._struct)
         made = {one.encode_name for one in fields if one.default_factory is not msgspec.NODEFAULT and one.name != kept}
@@ -150,7 +152,7 @@ class JobParameters(Generic[P]):
         return msgspec.json.encode({name: value for name, value in written.items() if name not in made})
 
     def read(self, payload: bytes) -> P:
-        """The parameters in a payload. Raises ParameterError for one that does not fit."""
+        """The parameters in a payload. Raises ParameterError for a payload that does not fit."""
         decode = self._decode or self._compile()
         try:
             return decode(payload)  # type: ignore[no-any-return]
@@ -164,7 +166,7 @@ class JobParameters(Generic[P]):
             raise ParameterError(
                 f"job {self._job!r}: the type of a parameter is not there: {error}; {IMPORT_IT}"
             ) from error
-        except Exception as error:  # an annotation in quotes is code, which may do anything
+        except Exception as error:  # an annotation in quotes is code, which may raise anything
             why = "JSON decoding does not know" if isinstance(error, TypeError) else "cannot be read"
             raise ParameterError(
                 f"job {self._job!r} has a parameter whose type {why}{self._unknown()}: {error}"
@@ -173,7 +175,7 @@ class JobParameters(Generic[P]):
 
     def _unknown(self) -> str:
         """The first parameter whose type cannot be decoded by itself, for an error."""
-        with suppress(Exception):  # those of all cannot be read when that of one cannot
+        with suppress(Exception):  # all types fail when the type of one parameter fails
             hints = get_type_hints(self._struct, include_extras=True)
             for name in self._struct.__struct_fields__:
                 try:
@@ -189,7 +191,7 @@ class JobParameters(Generic[P]):
         payload = self._encode(values)
         try:
             read = self.read(payload)
-        except ParameterError as error:  # it has a JSON form that is read as something else, as NaN has
+        except ParameterError as error:  # its JSON form reads as another value, as for NaN
             raise ParameterError(f"the parameters of job {self._job!r} do not survive JSON: {error}") from error
         self._check_kept(values, read)
         return payload, read
@@ -227,11 +229,11 @@ class JobParameters(Generic[P]):
 
 
 def changes(sent: Any, found: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Where a value that was read is less than the one that was sent, or another: an object of a subclass, which is
-    read as one of the class that the job declares; a field that is not stored, or that `__post_init__` changes again; a
-    number that a float does not hold.
+    """Yields (path, sent, found) where the value read differs from the value sent: an object of a subclass, which reads
+    as an object of the declared class; a field that is not stored, or that `__post_init__` changes again; a number that
+    a float cannot represent.
 
-    No such change is that of a list to a tuple, or that of a value without a declared type to plain JSON.
+    A list that reads as a tuple, and a value without a declared type that reads as plain JSON, are no changes.
     """
     if isinstance(sent, dict) and isinstance(found, dict):
         if len(found) < len(sent):
@@ -247,12 +249,12 @@ def changes(sent: Any, found: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
             return
         for name in names:
             yield from changes(getattr(sent, name, None), getattr(found, name, None), f"{path}.{name}")
-    elif _is_scalar_of(sent, found) and _instant(sent) != _instant(found) and sent == sent:  # a NaN is never equal
+    elif _is_scalar_of(sent, found) and _instant(sent) != _instant(found) and sent == sent:  # NaN never equals itself
         yield path, sent, found
 
 
 def _compared(value: Any) -> list[str] | None:
-    """The fields of an object that make it equal to another one; None for what is no object with fields."""
+    """The names of the fields by which an object is compared; None for a value without fields."""
     if isinstance(value, type):
         return None
     if isinstance(value, msgspec.Struct):
@@ -264,14 +266,14 @@ def _compared(value: Any) -> list[str] | None:
 
 
 def _is_scalar_of(sent: Any, found: Any) -> bool:
-    """Whether a scalar was read as one of its kind, as without a type most are read as text."""
+    """Whether a scalar was read as a scalar of the same kind: without a declared type most are read as text."""
     if isinstance(sent, (int, float)):
         return isinstance(found, (int, float))
     return isinstance(sent, (str, *_KEPT_AS_THEY_ARE)) and isinstance(found, type(sent))
 
 
 def _instant(value: Any) -> Any:
-    """A datetime in UTC: in an hour that is repeated, those of two zones are never equal (PEP 495)."""
+    """A datetime in UTC: in a repeated hour datetimes of two zones are never equal (PEP 495)."""
     return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 

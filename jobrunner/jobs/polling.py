@@ -1,7 +1,7 @@
-"""Jobs that poll for a batch: `@job(poll_every=5)` above a class with `next_batch()`.
+"""Jobs that poll for a batch: `@job(poll_every=5)` on a class with `next_batch()`.
 
 A poll is a periodic job of its own, NAME.next_batch: the leader fires it, one worker at a time has it under a lease,
-and no tick fires while it runs or waits for its next try. It enqueues the jobs that `next_batch` returns, with options
+and no tick fires while it runs or waits for a retry. It enqueues the jobs that `next_batch` returns, with options
 where it returns `cls(…).using(id=…)`.
 """
 
@@ -23,11 +23,11 @@ _NEVER = timedelta(days=36_500)
 
 
 def poll_options(name: str, queue: str, poll_every: Duration) -> dict[str, Any]:
-    """The options of the periodic job that polls for the job of that name. Raises InvalidOption.
+    """The options of the periodic job that polls for the job `name`. Raises InvalidOption.
 
-    A poll that fails is tried again for as long as it fails: a task that died would be followed by another at the next
-    tick, and they would fill the dead. So neither the defaults of all jobs nor its queue decide what it is retried for
-    and when it expires; None declares that it has none.
+    A failing poll is retried without limit: after a death the next tick would add another task, and these would fill
+    the dead set. So neither the defaults of all jobs nor the queue decide on its retries and its expiry; None declares
+    that there is no limit.
     """
     every_s = seconds(poll_every, option="poll_every")
     if every_s <= 0:
@@ -38,8 +38,8 @@ def poll_options(name: str, queue: str, poll_every: Duration) -> dict[str, Any]:
 
 
 def poll_function(job: type[Job], name: str) -> Callable[[], Any]:
-    """The function of that periodic job; returns how many tasks it enqueued. Raises InvalidOption for a class without a
-    class method `next_batch()` without parameters."""
+    """The function of the polling job; it returns how many tasks it enqueued. Raises InvalidOption for a class that has
+    no class method `next_batch()` without parameters."""
     next_batch: Any = getattr(job, POLL, None)
     if not callable(next_batch):
         raise InvalidOption(

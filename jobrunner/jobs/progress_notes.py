@@ -1,4 +1,4 @@
-"""Notes of progress on their way to the server, of all runs of a worker."""
+"""Writes the progress notes of all runs of a worker to the server."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _AWAY_PAUSE_S = 10.0
-"""A server that is silent keeps a note for the five seconds of its time limit."""
+"""The pause after a failure: with a silent server each note would wait for its timeout of five seconds."""
 
 
 class _WaitingNote(msgspec.Struct, frozen=True):
@@ -25,11 +25,11 @@ class _WaitingNote(msgspec.Struct, frozen=True):
 
 
 class ProgressNotes:
-    """Writes notes. Its driver tries each once, and after a failure none is tried for some seconds.
+    """Writes notes. Its driver tries each note once, and after a failure sends none for some seconds.
 
-    A job on a thread waits for its note, whose answer tells whether to stop. A note of a coroutine would hold up all
-    jobs of its event loop: those are written by a thread of their own, all that wait in one round trip, and of those of
-    one run the last. That thread ends when none waits.
+    A job on a thread waits for its note, whose reply says whether to stop. Waiting in a coroutine would block all jobs
+    of its event loop, so a thread of their own writes the notes of coroutines: all waiting notes in one round trip, and
+    only the last note of each run. That thread ends when no note waits.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -40,18 +40,18 @@ class ProgressNotes:
         self._lock = threading.Lock()
 
     def write(self, note: Call[str]) -> str:
-        """The answer of the server; "" when it was not written."""
+        """Writes a note and returns the server's reply; "" when it was not written."""
         if monotonic() >= self._paused_until:
             try:
                 return self._broker.run(note)
-            except (ServerError, ClientClosed):  # closed: the worker ended, and did not wait for this job
+            except (ServerError, ClientClosed):  # ClientClosed: the worker ended without waiting for this job
                 self._paused_until = monotonic() + _AWAY_PAUSE_S
         return ""
 
     def write_later(self, token: str, note: Call[str], tell: Callable[[str], object]) -> "Future[None]":
-        """Has the note of an attempt written by another thread, which calls `tell` with the answer. The future ends
-        when this note or a later one was written, or could not be."""
-        from concurrent.futures import Future  # asyncio has imported it; a worker of threads needs none of it
+        """Has another thread write the note of an attempt and call `tell` with the reply. The future ends when this
+        note or a later one was written, or could not be."""
+        from concurrent.futures import Future  # asyncio has imported it; a worker with threads does not need it
 
         with self._lock:
             before = self._waiting.get(token)
@@ -66,7 +66,7 @@ class ProgressNotes:
         return written
 
     def _write_waiting(self) -> None:
-        """Writes until nothing waits. Invariant: each future ends, as the report of an attempt waits for it."""
+        """Writes until no note waits. Invariant: each future ends, as the report of an attempt waits for it."""
         while True:
             with self._lock:
                 due, self._waiting = list(self._waiting.values()), {}
@@ -79,12 +79,12 @@ class ProgressNotes:
                 one.written.set_result(None)
 
     def _write_many(self, notes: list[Call[str]]) -> list[Any]:
-        """The answers, and errors in the place of those that were not written."""
+        """Writes notes and returns the replies, with None or an error for each note that was not written."""
         if monotonic() < self._paused_until:
             return [None] * len(notes)
         try:
             answers = self._broker.run_each(notes)
-        except Exception as error:  # whatever it is, the attempts go on
+        except Exception as error:  # any error: the attempts go on
             answers = [error] * len(notes)
             self._paused_until = monotonic() + _AWAY_PAUSE_S
         if any(isinstance(answer, ServerUnavailable | OutcomeUnknown) for answer in answers):  # a node of a cluster

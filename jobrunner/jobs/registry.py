@@ -1,6 +1,6 @@
 """The registry of this process: jobs by name, stations and drivers by queue.
 
-A task names its job, or lies in the queue of a station; nothing in Redis can name code to import.
+A task has the name of its job, or is in the queue of a station; nothing in Redis can name code to import.
 """
 
 import importlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jobrunner.jobs.batch_driver import MakeDriver
 
 _KEPT_S = 10.0
-"""As long as lua/lib/enqueue_call.lua keeps its notes."""
+"""How long lua/lib/enqueue_call.lua keeps its notes."""
 
 
 def kept_s(result_ttl: float) -> float:
@@ -36,26 +36,26 @@ def kept_s(result_ttl: float) -> float:
 
 
 class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A declared job, with all that a worker needs to run its tasks."""
+    """A declared job, complete for a worker that runs its tasks."""
 
     kind: ClassVar[str] = "job"
     name: str
     origin: str
     """module:qualified name of the class or function."""
     declared: JobOptions
-    """The options that its @job names."""
+    """The options of its @job."""
     with_defaults: Callable[[JobOptions], JobOptions]
-    """Returns the declared options with those for all jobs."""
+    """Returns the declared options, completed with the defaults for all jobs."""
     periodic: PeriodicOptions | None
     parameters: JobParameters[Any]
     is_async: bool
     hooks: frozenset[str]
-    """Which of before, after, on_failure and on_dead the job defines."""
+    """The hooks that the job defines, of before, after, on_failure and on_dead."""
     doc: str = ""
 
     @cached_property
     def options(self) -> JobOptions:
-        """How its tasks are treated. Settled at the first use: a module that is imported later may give defaults."""
+        """The options of its tasks, resolved at the first use: a module that is imported later may set defaults."""
         return self.with_defaults(self.declared)
 
     @property
@@ -65,7 +65,8 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def template(self) -> Task:
-        """A task without options of its own, but for id, payload, key and lock. Its id is the tag that ids end with."""
+        """A task without options of its own, complete except id, payload, key and lock. Its id is the tag that ends
+        ids."""
         options = self.options
         return Task(
             id=split_queue(options.queue)[0],
@@ -88,7 +89,7 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A station of a pipeline, with all that a worker needs to run the items of its queue."""
+    """A station of a pipeline, complete for a worker that runs the items of its queue."""
 
     kind: ClassVar[str] = "station"
     name: str
@@ -98,7 +99,7 @@ class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Full name."""
     options: JobOptions
     build: Callable[[Attempt, JobRun], Any]
-    """Makes what runs one attempt: an object whose `run()` (a coroutine function if `is_async`) returns an outcome, a
+    """Makes the object that runs one attempt: its `run()` (a coroutine function if `is_async`) returns an outcome, a
     steering value or a result. Raises ParameterError for an item that cannot be read."""
     is_async: bool
     hooks: frozenset[str] = frozenset()
@@ -108,7 +109,7 @@ class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def declared(self) -> JobOptions:
-        """The same: defaults are those of jobs."""
+        """The options of the station: defaults for all jobs do not hold for stations."""
         return self.options
 
 
@@ -122,7 +123,7 @@ _targets: dict[str, tuple[str, ...]] = {}
 
 
 def register(definition: JobDefinition) -> None:
-    """Adds a job. Raises DuplicateJob when another one has its name; the same one again replaces itself (reload)."""
+    """Adds a job. Raises DuplicateJob when another job has its name; a reloaded job replaces itself."""
     known = _definitions.get(definition.name)
     if known is not None and known.origin != definition.origin:
         raise DuplicateJob(
@@ -133,12 +134,12 @@ def register(definition: JobDefinition) -> None:
 
 
 def find(name: str) -> JobDefinition | None:
-    """The job of that name, or None."""
+    """The job with this name, or None."""
     return _definitions.get(name)
 
 
 def lookup(name: str) -> JobDefinition:
-    """The job of that name. Raises UnknownJob that names the nearest one."""
+    """The job with this name. Raises UnknownJob, which names the nearest job."""
     try:
         check_names([name], list(_definitions), "job")
     except ValueError as error:
@@ -151,7 +152,7 @@ DEFAULTS: dict[str, Any] = {}
 
 
 def settle_anew() -> None:
-    """Has every job settle its options at their next use: what they depend on changed."""
+    """Has every job resolve its options again at their next use, after defaults changed."""
     for definition in _definitions.values():
         definition.__dict__.clear()
 
@@ -162,8 +163,8 @@ def all_jobs() -> list[JobDefinition]:
 
 
 def waiting_on_crash() -> Callable[[Attempt], bool] | None:
-    """Says of an attempt whether its job or station waits for the end of its lease when its worker dies (`on_crash`);
-    None when nothing that is declared by now does."""
+    """A function that tells whether an attempt waits for the end of its lease when its worker dies (`on_crash`); None
+    when no job or station declared so far does."""
     declared: list[Definition] = [*_definitions.values(), *_stations.values()]
     if not any(found.options.on_crash == "wait" for found in declared):
         return None
@@ -176,13 +177,13 @@ def waiting_on_crash() -> Callable[[Attempt], bool] | None:
 
 
 def forget(name: str) -> None:
-    """Removes a job, for tests that declare their own."""
+    """Removes a job, for tests that declare their own jobs."""
     _definitions.pop(name, None)
 
 
 def register_station(queue: str, definition: StationDefinition) -> None:
-    """Adds the station of a queue, given by its full name. Raises DuplicateJob when the queue is served by another
-    one; the same one again replaces itself (reload)."""
+    """Adds the station of a queue, by full name. Raises DuplicateJob when another station or driver serves the queue; a
+    reloaded station replaces itself."""
     _check_free(queue, definition.origin)
     _stations[queue] = definition
 
@@ -200,7 +201,7 @@ def all_stations() -> list[StationDefinition]:
 def register_driver(
     queue: str, factory: "MakeDriver", *, origin: str = "", of_shard: "Callable[[str], MakeDriver] | None" = None
 ) -> None:
-    """Adds what drives a queue; `origin` is the module:qualified name of its function. `of_shard` returns the factory
+    """Adds the driver of a queue; `origin` is the module:qualified name of its function. `of_shard` returns the factory
     for another shard of the queue; without it the queue can have no partitions. Raises as register_station."""
     _check_free(queue, origin)
     _drivers[queue] = (origin, factory, of_shard)
@@ -220,17 +221,17 @@ def driven_queues() -> list[str]:
 
 
 def note_targets(queue: str, targets: tuple[str, ...]) -> None:
-    """Notes the queues that what serves this one sends its items to."""
+    """Records the queues to which the station or driver of this queue sends items."""
     _targets[queue] = targets
 
 
 def targets_of(queues: Iterable[str]) -> set[str]:
-    """The queues that what serves these ones sends their items to."""
+    """The queues to which the stations and drivers of these queues send items."""
     return {target for queue in queues for target in _targets.get(whole_queue(queue), ())}
 
 
 def forget_station(queue: str) -> None:
-    """Removes what serves a queue, for tests that declare their own."""
+    """Removes the station or driver of a queue, for tests that declare their own."""
     for known in (_stations, _drivers, _targets):
         known.pop(queue, None)
 

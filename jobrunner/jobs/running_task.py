@@ -1,4 +1,4 @@
-"""The view that a job has of its own run: the task, a log, shared metadata, progress, and whether to stop."""
+"""A job's view of its own run: the task, a log, shared metadata, progress, and whether to stop."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from jobrunner.jobs.progress_notes import ProgressNotes
 
 _LARGEST = 2**62
-"""Of what is added at once; the server's numbers have 64 bits."""
+"""The largest number that one call may add; the server's numbers have 64 bits."""
 _PROGRESS_PAUSE_S = 0.1
 NOT_KEPT = b"too large"
-"""What the server wrote in the place of results of more than 16 MiB, with which it made the task dead."""
+"""The server's replacement for results of more than 16 MiB, which made the task dead."""
 
 
 class UpstreamResults(msgspec.Struct, frozen=True):
@@ -91,13 +91,13 @@ class RunningTask:
 
     @property
     def deadline(self) -> datetime:
-        """When the attempt has to be over: the end of its timeout, or without one of its lease (which the worker
-        renews)."""
+        """The time by which the attempt has to end: the end of its timeout, or without a timeout of its lease, which
+        the worker renews."""
         return self._run.deadline or self._run.attempt.deadline
 
     @property
     def enqueue_time(self) -> datetime:
-        """When the task was first enqueued."""
+        """The time at which the task was first enqueued."""
         return self._run.attempt.enqueue_time
 
     @property
@@ -107,7 +107,7 @@ class RunningTask:
 
     @property
     def results(self) -> tuple[Any, ...]:
-        """In a flow: the result of the step before, those of the members of a group; None for one that brought none.
+        """In a flow: the result of the step before, or of each member of a group; None for a step without a result.
 
         Read from the server at the first use: in a coroutine job write `await asyncio.to_thread(lambda:
         self.task.results)`, as the event loop would wait for the server. Empty for a task of no flow, and for the first
@@ -117,7 +117,7 @@ class RunningTask:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """How they ended: 'succeeded', 'dead', 'cancelled', or 'pending' in a callback `on_dead`."""
+        """The outcomes of these steps: 'succeeded', 'dead', 'cancelled', or 'pending' in a callback `on_dead`."""
         return self._run.received().outcomes
 
     @property
@@ -164,8 +164,8 @@ class Metadata:
         self._broker.run(leader_calls.metadata_set(self._keys, self._job, field, encode(value, what=field)))
 
     def increment(self, field: str, by: int = 1) -> int:
-        """Adds to a whole number and returns the sum. Raises UsageError when `by` is none, or the field has another
-        value."""
+        """Adds to a whole number and returns the sum. Raises UsageError when `by` or the value of the field is no whole
+        number."""
         check_whole(by, f"increment({field!r}): by", minimum=-_LARGEST, maximum=_LARGEST)
         try:
             return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, field, by))
@@ -176,8 +176,8 @@ class Metadata:
 
 
 class JobRun(msgspec.Struct, eq=False):
-    """One run of a job, in the hands of the executor. A struct, as one is made for every task; everything costly is
-    computed on demand. `_is_stopped(token)` says whether the attempt should stop."""
+    """One run of a job in an executor. A struct, as one is made for every task; costly values are computed on demand.
+    `_is_stopped(token)` tells whether the attempt should stop."""
 
     attempt: Attempt
     job: str
@@ -193,9 +193,10 @@ class JobRun(msgspec.Struct, eq=False):
     _headers: dict[str, str] | None = None
     _encryption: PayloadEncryption | None = None
     after: bytes | None = None
-    """Which results the payload says that this run is given; None: the payload is neither encrypted nor signed."""
+    """The metadata, in the payload, of the results that this run gets; None: the payload is neither encrypted nor
+    signed."""
     is_acknowledged: bool = False
-    """Whether the task ended before this run, with `ack="early"`: nothing of it is on the server, and another task may
+    """Whether the task ended before this run, with `ack="early"`: the server no longer has it, and another task may
     have its id."""
 
     @property
@@ -220,7 +221,7 @@ class JobRun(msgspec.Struct, eq=False):
 
     @property
     def must_be_proved(self) -> bool:
-        """Whether it may only run when the results that it is given are those of the steps before it."""
+        """Whether the run requires proof that its results come from the steps before it."""
         if self.after is None:
             return False
         from jobrunner.client.flow_results import needs_proof  # here, as producers need none of it
@@ -229,7 +230,7 @@ class JobRun(msgspec.Struct, eq=False):
 
     def received(self) -> UpstreamResults:
         """The results passed by the flow, read at first use. Raises ServerError, TaskGone after a lost lease,
-        EncryptionError, Fail for those that the server did not keep."""
+        EncryptionError, Fail for results that the server did not keep."""
         if self.is_acknowledged:
             return UpstreamResults()
         if self._received is None:
@@ -265,14 +266,14 @@ class JobRun(msgspec.Struct, eq=False):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job should stop: someone cancelled the task, or this attempt lost its lease."""
+        """Whether the job should stop: the task was cancelled, or this attempt lost its lease."""
         return self._told_to_stop or self._is_stopped(self.attempt.token)
 
     def progress(self, done: float, total: float, note: str = "") -> None:
-        """Shows how far the run has come; written at most ten times a second, and always when done.
+        """Publishes the progress of the run, at most ten times a second, and always when it is done.
 
-        A note that cannot be written is no reason for an attempt to fail. The answer tells whether to stop; in a
-        coroutine, which does not wait for it, a moment later.
+        A note that cannot be written does not fail the attempt. The server's reply says whether to stop; a coroutine,
+        which does not wait for it, gets it a moment later.
         """
         now = monotonic()
         if self.is_acknowledged or (done < total and now - self._noted_at < _PROGRESS_PAUSE_S):
@@ -298,7 +299,7 @@ class JobRun(msgspec.Struct, eq=False):
             self._noting.result()
 
     async def notes_written(self) -> None:
-        """Waits for the last note of a coroutine: the report that follows ends the task, and no note is taken then. An
+        """Waits for the last note of a coroutine: the server accepts no note after the report, which follows. An
         attempt that is cancelled meanwhile has ended already."""
         if self._noting is not None and not self._noting.done():
             import asyncio
@@ -308,16 +309,17 @@ class JobRun(msgspec.Struct, eq=False):
 
 
 def _runs_on_loop() -> bool:
-    """Whether this thread runs an event loop, which stands still while a function waits."""
+    """Whether this thread runs an event loop, which a waiting function would block."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001  no error where there is none
 
 
 def current_task() -> RunningTask:
-    """The task whose job, station or hook runs here: its id, attempt, log, headers, `progress(…)` and `cancelled`.
+    """The task of the job, station or hook that runs here: its id, attempt, log, headers, `progress(…)` and
+    `cancelled`.
 
-    Works in functions and classes, threads, coroutines, child processes, and in `jobrunner.testing`. A thread that a
-    job starts does not inherit it, as it inherits no context variable: start it with
+    It works in functions and classes, threads, coroutines, child processes, and in `jobrunner.testing`. A thread that a
+    job starts does not inherit the task, as it inherits no context variable: start it with
     `Thread(target=contextvars.copy_context().run, args=(work,))`, or use `asyncio.to_thread`, which does so.
     Raises UsageError where no task runs.
     """
