@@ -55,7 +55,7 @@ _ELSEWHERE = {
     "Drop": "etl", "LogContext": "middleware", "Pipeline": "etl", "To": "etl", "create_app": "web", "inline": "testing",
     "instrument": "tracing", "spark_session": "spark",
 }  # fmt: skip
-"""Names that are looked for here, and the packages that have them."""
+"""Names that users may look for here, and the packages that have them."""
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - a list all the same
 
 

@@ -1,4 +1,4 @@
-"""The way in from the shell: `jobrunner` and `python -m jobrunner`."""
+"""The entry point from the shell: `jobrunner` and `python -m jobrunner`."""
 
 import os
 import sys
@@ -25,19 +25,19 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Has those that are closed, as by `>&-`, lead nowhere. Otherwise the next descriptors that are opened have their
-    numbers: those of pipes of the worker, into which jobs and their programs would print."""
+    """Connects closed standard streams, as by `>&-`, to the null device. Otherwise descriptors opened later get their
+    numbers, such as pipes of the worker, into which jobs and their programs would print."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - for good
             setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 def _escape_what_cannot_be_encoded() -> None:
-    """Has output in an encoding such as Latin-1 escape what that lacks; a list with a `…` in it was an error there."""
+    """Escapes output characters that an encoding such as Latin-1 lacks; otherwise a list with a `…` raises an error."""
     from jobrunner.formatting import is_utf8
 
     for stream in (sys.stdout, sys.stderr):

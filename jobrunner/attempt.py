@@ -1,4 +1,4 @@
-"""An attempt: one try at a task, under a lease. Built for every task that is handed out, so it is kept small.
+"""An attempt: one run of a task, under a lease. Built for every task that is handed out, so it is kept small.
 
 Lease numbers encode the worker that holds them, so finding the holder needs no extra Redis field. A number has 52 bits,
 which sorted sets keep and write exactly: a 1, the 24 bits of the worker's mark (the end of its id), and 27 bits that
@@ -25,7 +25,7 @@ worker/fetch/quarantine.py."""
 
 
 class Attempt(msgspec.Struct, gc=False):
-    """A task in a worker's hands. Numbers come from the server; `number` is 1 on the first try."""
+    """A task under a worker's lease. Numbers come from the server; `number` is 1 for the first attempt."""
 
     queue: str
     id: str
@@ -43,13 +43,13 @@ class Attempt(msgspec.Struct, gc=False):
     then: bytes | None = None
     """The joins to notify of the end of a task of a flow; its report carries them."""
     due_ms: float = 0.0
-    """When it was due, where that is not when it was enqueued; 0: then."""
+    """The instant at which the task was due, Unix ms; 0: at its enqueue."""
     unknown_since_ms: float = 0.0
-    """When a worker that did not know its job first handed it back; 0: none did."""
+    """The instant at which a worker that did not know its job first released it, Unix ms; 0: no worker did."""
     began_s: float = 0.0
-    """When it began here (performance counter)."""
+    """The start of the attempt in this process (performance counter)."""
     run_s: float = -1.0
-    """How long it ran; negative: it did not."""
+    """The run time; negative before the attempt has ended."""
     suspect: int = 0
     """SUSPECT, ALONE, or 0 for a task that was not running in a crash."""
     mark: int = 0
@@ -57,12 +57,12 @@ class Attempt(msgspec.Struct, gc=False):
 
     @property
     def deadline(self) -> datetime:
-        """When the lease ended as it was handed out; renewal moves it on."""
+        """The end of the lease at the hand-out; renewals extend it."""
         return from_ms(self.deadline_ms)
 
     @property
     def enqueue_time(self) -> datetime:
-        """When the task was first enqueued."""
+        """The time at which the task was first enqueued."""
         return from_ms(self.enqueue_time_ms)
 
 
@@ -82,9 +82,9 @@ def add_rare(
     suspect: bytes | None = None,
     _cancel_requested: bytes | None = None,
 ) -> None:
-    """Adds the fields that few tasks have, as lua/reserve.lua replies them.
+    """Adds the fields that few tasks have, from the reply of lua/reserve.lua.
 
-    Damaged numbers read as what a task has that says nothing itself, never as an error.
+    Damaged numbers read as the defaults of tasks without these fields, never as an error.
     """
     attempt.retry_count = _whole(retry_count, 0)
     attempt.number = attempt.retry_count + 1
@@ -104,7 +104,7 @@ def add_rare(
 
 
 def due_ms(place: bytes, priority: bytes | None) -> float:
-    """When a task was due that has this place in line, Unix ms."""
+    """The instant at which the task with this place in line was due, Unix ms."""
     return max(_decimal(place, 0.0) - (1 - min(max(_whole(priority, 1), 0), 2)) * _BAND, 0.0)
 
 
@@ -135,12 +135,12 @@ def numbers_of(worker_id: str) -> range:
 
 
 def number_from(word: str) -> int:
-    """The number of a lease, or the first of several, that a program or a batch takes: the same for the same word."""
+    """The number of a lease, or the first of several, of a program or a batch: the same for the same `word`."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest())
 
 
 def new_mark() -> str:
-    """Six hexadecimal digits."""
+    """A new random mark of a worker: six hexadecimal digits."""
     return secrets.token_hex(3)
 
 

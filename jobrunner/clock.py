@@ -1,7 +1,7 @@
-"""The only place that reads the local time or sleeps.
+"""The only module that reads the local time or sleeps.
 
-Durations are measured on the monotonic clock. The wall clock of this machine names ids and dates log lines; whether
-a task is due is decided by the server's clock alone.
+Durations are measured on the monotonic clock. The wall clock of this machine dates ids and log lines; only the server's
+clock decides whether a task is due.
 """
 
 import re
@@ -39,7 +39,7 @@ def from_ms(ms: float) -> datetime:
 
 
 def read_instant(ms: float | str | bytes | None) -> datetime | None:
-    """The instant of a number of the server, Unix ms; None where there is none, or it is damaged."""
+    """The instant of a number from the server, Unix ms; None for a missing or damaged number."""
     try:
         return None if ms is None else from_ms(float(ms))
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Values to bytes and back: JSON by msgspec. Never pickle: a payload is data and names no code."""
+"""Encodes values to bytes and back: JSON by msgspec. Never pickle: a payload is data and names no code."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from jobrunner.formatting import describe
 
 NULL = b"null"
 _NOT_UTC = re.compile(rb"T[0-9:.]+[+-][0-9]{2}:[0-9]{2}\"")
-"""The end of an instant in another zone, in JSON; also of a text that looks like one."""
+"""The end of an instant with another zone, in JSON; also of a text that looks like such an instant."""
 _CONVERSIONS = (
     ("model_dump", 'convert it with .model_dump(mode="json")'),  # pydantic
     ("to_pydatetime", "convert it with .to_pydatetime()"),  # pandas, of one instant
@@ -26,26 +26,27 @@ _encoder = msgspec.json.Encoder(enc_hook=lambda value: refuse(value))
 _decoder = msgspec.json.Decoder()
 to_json = _encoder.encode
 """JSON of a value, with null for numbers that are not finite. Raises TypeError, ValueError or RecursionError when the
-value has no JSON form; `encode` says what is wrong with it."""
+value has no JSON form; the error of `encode` names the fault."""
 
 
 class NoJsonForm(TypeError):
-    """A value that JSON cannot hold, and what to do with it."""
+    """The error for a value that JSON cannot represent, with the remedy."""
 
 
 def refuse(value: object) -> Any:
-    """Raises NoJsonForm for a value that is no JSON, as an `enc_hook` of msgspec."""
-    shown = describe(value)  # a repr may raise, as that of an object whose database session is closed
-    if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have one
+    """Raises NoJsonForm for a value without a JSON form, as an `enc_hook` of msgspec."""
+    shown = describe(value)  # a repr may raise, as for an object whose database session is closed
+    if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have a JSON form
         raise TypeError(f"{shown} of type {type(value).__name__} cannot be the key of a JSON object")
-    if isinstance(value, Coroutine):  # of a plain decorator above `async def`, say: not a line of it has run
+    if isinstance(value, Coroutine):  # such as from a plain decorator on an `async def`: none of its code has run
         raise NoJsonForm(f"{shown} is a coroutine, which nothing awaited: what returns it has to be async def, too")
     remedy = next((does for method, does in _CONVERSIONS if hasattr(type(value), method)), "return or pass plain data")
     raise NoJsonForm(f"{shown} of type {type(value).__name__} has no JSON form; {remedy}")
 
 
 def encode(value: Any, *, what: str) -> bytes:
-    """JSON of a value. Raises UsageError that names `what` when the value has no JSON form, as nan and infinity."""
+    """JSON of a value. Raises UsageError, which names `what`, for a value without a JSON form, such as nan or
+    infinity."""
     try:
         raw = to_json(value)
     except NoJsonForm as error:
@@ -59,7 +60,7 @@ def encode(value: Any, *, what: str) -> bytes:
 
 
 def to_equal_json(value: Any) -> bytes:
-    """JSON of a value with a JSON form, the same for equal values: sets and names in order, and instants in UTC."""
+    """JSON of a value with a JSON form, the same for equal values: sorted sets and names, and instants in UTC."""
     raw = msgspec.json.encode(value, order="deterministic")
     if _NOT_UTC.search(raw) is None:
         return raw
@@ -79,7 +80,7 @@ def _in_utc(value: Any) -> Any:
 
 
 def _all_finite(values: Iterable[Any]) -> bool:
-    """Whether plain data has finite numbers alone: the fast answer of `not_finite`, as most nulls were None."""
+    """Whether plain data has only finite numbers: a fast form of `not_finite`, as most nulls were None."""
     for value in values:
         if isinstance(value, float):
             if not math.isfinite(value):
@@ -93,7 +94,7 @@ def _all_finite(values: Iterable[Any]) -> bool:
 
 
 def not_finite(value: object, path: str) -> str | None:
-    """The first number that is not finite, and where it is."""
+    """The first number that is not finite, with its path."""
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{path} is {value}"
     if isinstance(value, dict):
@@ -106,7 +107,7 @@ def not_finite(value: object, path: str) -> str | None:
 
 
 def write_result(result: Any, limit: int, *, what: str = "the result") -> bytes:
-    """A result as JSON, nothing for None. Raises ResultTooLarge, UsageError for what has no JSON form."""
+    """A result as JSON, empty for None. Raises ResultTooLarge, UsageError for a result without a JSON form."""
     if result is None:
         return b""
     raw = encode(result, what=what)

@@ -1,6 +1,6 @@
-"""Which ticks of a schedule are fired: those that were missed, the first one, and by how much each is moved.
+"""Chooses the ticks of a schedule to fire: missed ticks, the first tick, and the jitter of each.
 
-Pure, as the schedules are: the clock is never read.
+Pure, as the schedules are: it never reads the clock.
 """
 
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ CatchUp = Literal["none", "last"] | int
 
 MAX_CATCH_UP = 1000
 GRACE = timedelta(seconds=10)
-"""How late a tick may be, and how far a clock may step back, before that counts."""
+"""How late a tick may be, and how far a clock may step back, without counting as missed or set back."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,12 +35,11 @@ def due_ticks(
     catch_up: CatchUp,
     grace: timedelta = GRACE,
 ) -> Due:
-    """Chooses which ticks in (last, now] are to be fired; the others are passed over for good.
+    """Chooses the ticks in (last, now] to fire; the others are skipped for good.
 
-    `catch_up` "last" fires the latest, a number the latest so many, "none" the latest unless it is older than
-    `grace`. `Due.last` is the latest tick, fired or not, so that the grid of an `Every` never shifts; it is
-    `last` again when there was none, also after the clock was set back. Raises InvalidOption for another
-    `catch_up`.
+    `catch_up` "last" fires the latest tick, a number that many of the latest ticks, "none" the latest tick unless it is
+    older than `grace`. `Due.last` is the latest tick, fired or not, so that the grid of an `Every` never shifts;
+    without a tick, also after the clock was set back, it is `last`. Raises InvalidOption for another `catch_up`.
     """
     policy = parse_catch_up(catch_up)
     ticks = schedule.ticks_between(last, now, policy if isinstance(policy, int) else 1)
@@ -60,8 +59,8 @@ def parse_catch_up(value: object) -> CatchUp:
 
 
 def last_tick_at(schedule: Schedule, later: datetime, now: datetime) -> datetime:
-    """The last tick at `now` of a schedule that ticked at `later`, which is in the future. The grid of an `Every`
-    stays as it was."""
+    """The last tick at or before `now` of a schedule whose recorded tick `later` is in the future. The grid of an
+    `Every` stays as it was."""
     if not isinstance(schedule, Every):
         return in_utc(now)
     steps = -((in_utc(now) - in_utc(later)) // schedule.interval)
@@ -74,7 +73,7 @@ def first_tick(schedule: Schedule, now: datetime) -> datetime:
 
 
 def jittered(tick: datetime, jitter_s: float, key: str) -> datetime:
-    """Moves `tick` into [tick, tick + jitter_s), by an offset that `key` and `tick` alone decide."""
+    """Moves `tick` into [tick, tick + jitter_s), by an offset that depends only on `key` and `tick`."""
     instant = in_utc(tick)
     span = int(jitter_s * 1_000_000)
     if span < 1:

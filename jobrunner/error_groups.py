@@ -1,6 +1,6 @@
-"""Failed attempts that belong together: the same job, class of the error, message and place in the code.
+"""Groups failed attempts with the same job, class of the error, message and place in the code.
 
-The message counts without what differs from attempt to attempt: numbers, ids, hexadecimal digits and quoted values.
+The message is compared without parts that differ between attempts: numbers, ids, hexadecimal digits and quoted values.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _CLASS = re.compile(r"([A-Za-z_][\w.]*)(?:: |:?$)")
 
 
 class ErrorGroup(NamedTuple):
-    """The group of a failed attempt, as it is sent to the server."""
+    """The group of a failed attempt, in the form that is sent to the server."""
 
     id: str
     definition: str
@@ -28,7 +28,7 @@ class ErrorGroup(NamedTuple):
 
 
 class ErrorKind(NamedTuple):
-    """What the attempts of a group have in common."""
+    """The common properties of the attempts of a group."""
 
     job: str
     error_type: str
@@ -49,7 +49,7 @@ def group_of(job: str, error: str, *, error_type: str = "", place: str = "", rel
 
 
 def telling_line(error: str) -> str:
-    """The line of an error that names it: the last one of a traceback, else the first one."""
+    """The line of an error that names it: the last line of a traceback, else the first line."""
     lines = error.strip().splitlines()
     return (lines[-1] if lines[0].startswith("Traceback") else lines[0]).strip() if lines else ""
 

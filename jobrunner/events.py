@@ -1,7 +1,7 @@
 """Events for operators: workers start and stop, tasks die, queues are changed.
 
-Events are kept in one stream on the server, the last 10 000 or so. Nothing depends on them: one that cannot be written
-is left out, and what it reports has happened all the same.
+Events are kept in one stream on the server, the last 10 000 or so. Nothing depends on them: an event that cannot be
+written is dropped, though it happened.
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,15 @@ KINDS: dict[str, str] = {
     "periodic_enabled": "a periodic job was enabled",
     "periodic_disabled": "a periodic job was disabled",
 }
-"""Every kind, when it is written, and its details."""
+"""Every kind of event, the occasion on which it is written, and its details."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. Fields that say nothing are empty; `details` differ by kind (see KINDS)."""
+    """One event. Fields that do not apply are empty; `details` differ by kind (see KINDS)."""
 
     id: str
-    """Its place in the stream; `events(after=…)` takes it."""
+    """The event's place in the stream, an argument for `events(after=…)`."""
     at: datetime
     kind: str
     queue: str = ""

@@ -1,4 +1,4 @@
-"""What objects do in a forked child, where no thread of the parent runs and locks stay as the fork found them."""
+"""Hooks of objects for a forked child, where no thread of the parent runs and locks stay as they were at the fork."""
 
 import os
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _methods: "set[WeakMethod[Callable[[], object]]]" = set()
 
 
 def call_in_forks(method: Callable[[], object]) -> None:
-    """Calls this method in each forked child as long as its object lives."""
+    """Has a method called in each forked child as long as its object lives."""
     _methods.add(WeakMethod(method, _methods.discard))
 
 

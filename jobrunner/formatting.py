@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlsplit
 
 DISTRIBUTION, OTHER_DISTRIBUTION = "jobrunner-queue", "jobrunner"
-"""The name of this package on the package index, and a name there that is another project's. That package installs into
-the folder `jobrunner/`, too."""
+"""The name of this package on the package index, and the name of another project there that also installs into the
+folder `jobrunner/`."""
 REPAIR = f"pip uninstall {OTHER_DISTRIBUTION}, then pip install --force-reinstall {DISTRIBUTION}"
-"""What to do when both are installed."""
+"""The remedy when both are installed."""
 _LONGEST = 160
 _PATH = re.compile(r"[A-Za-z0-9_./~+-]*")
 _SCHEMES = ("redis", "rediss", "unix", "embedded", "redis+sentinel", "rediss+sentinel", "redis+cluster")
@@ -33,7 +33,7 @@ def install_command(extras: str) -> str:
 
 
 def require_extra(module: str, extra: str, *packages: str) -> None:
-    """Checks that the packages of an extra are installed, which `module` needs. Raises ModuleNotFoundError with the
+    """Checks that the packages of an extra, which `module` needs, are installed. Raises ModuleNotFoundError with the
     command that installs them; its `name` is the first missing package."""
     for package in packages:
         if find_spec(package) is None:
@@ -52,8 +52,8 @@ def describe(value: object, longest: int = _LONGEST) -> str:
 
 
 def safe_url(url: str) -> str:
-    """Scheme, hosts, path and database number of a URL and nothing else, as any other part may be a secret (user and
-    password, a token, `?password=`, `?ssl_password=`, and options that a later version of redis-py adds)."""
+    """Only scheme, hosts, path and database number of a URL, as any other part may be a secret (user and password, a
+    token, `?password=`, `?ssl_password=`, and options that a later version of redis-py adds)."""
     try:
         parts = urlsplit(url)
         scheme, hosts, path, query = parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query
@@ -66,15 +66,15 @@ def safe_url(url: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: what would steer it (escape sequences, other controls, marks that turn the direction of
-    writing) stands there as `\\x1b` and the like; line breaks and tabs stay."""
+    """Text for a terminal: characters that control it (escape sequences, other controls, marks that change the
+    direction of writing) are written as `\\x1b` and the like; line breaks and tabs stay."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else _escaped(one) for one in text)
 
 
 def number(value: float) -> str:
-    """A number in at most five columns: `1,204`, `12.5k`, `3.1M`; below ten with one digit where it is not whole."""
+    """A number in at most five columns: `1,204`, `12.5k`, `3.1M`; below ten with one decimal if it is not whole."""
     size = abs(value)
     for unit_size, least, unit in _UNITS:
         if size >= least:
@@ -94,7 +94,7 @@ def rounded(value: float) -> str:
 
 
 def rate(per_s: float) -> str:
-    """A rate in the unit that reads best: `1,204/s`, `3.5/s`, `12/min`."""
+    """A rate in the most readable unit: `1,204/s`, `3.5/s`, `12/min`."""
     if per_s == 0 or per_s >= 1:
         return f"{number(round(per_s, 1))}/s"
     return f"{number(round(per_s * 60, 1))}/min"
@@ -106,7 +106,7 @@ def percent(share: float) -> str:
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:
-    """`1 dead task`, `1,204 dead tasks`. `many`: the plural where it is not the noun with an s."""
+    """A count with its noun: `1 dead task`, `1,204 dead tasks`. `many`: the plural if it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
@@ -135,7 +135,7 @@ def short_duration(seconds: float) -> str:
 
 
 def exact_duration(seconds: float) -> str:
-    """A duration as an option of the command line reads it back, in the largest unit that divides it: `90s`, `5m`."""
+    """A duration in the form of a command-line option, in the largest unit that divides it: `90s`, `5m`."""
     for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "m"), (1, "s"), (0.001, "ms")):
         count = seconds / unit_s
         if count >= 1 and count.is_integer():
@@ -153,7 +153,7 @@ def clock(seconds: float) -> str:
 def away(seconds: float) -> str:
     """The distance of an instant from now, negative in the past: `in 12 s`, `3 min ago`, `now`.
 
-    In whole seconds, and from a minute on in whole minutes, as a page's script counts it on.
+    In whole seconds, from a minute on in whole minutes, as in the script of a page, which updates it.
     """
     if abs(seconds) < 1:
         return "now"
@@ -194,7 +194,7 @@ def curve(values: Sequence[float], width: int) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most `width` columns, with an ellipsis where it was longer."""
+    """The text in at most `width` columns, with an ellipsis if it was cut."""
     line = " ".join(text.split())
     if display_width(line) <= width:
         return line
@@ -205,7 +205,7 @@ def cut(text: str, width: int) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Up to `most` names with commas between, and how many more there are."""
+    """Up to `most` names with commas between, and the number of further names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -216,7 +216,7 @@ def is_utf8(encoding: str | None) -> bool:
 
 
 def display_width(text: str) -> int:
-    """The columns that a terminal takes for a text: two for each wide character, none for a combining one."""
+    """The columns of a text in a terminal: two for each wide character, none for a combining character."""
     if text.isascii():
         return len(text)
     return sum(

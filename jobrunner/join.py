@@ -1,28 +1,28 @@
 """A join waits for the ends of several tasks and then enqueues a task.
 
-A task of a flow has a field `then`, opaque to the server: whom to tell of its end. The script that ends it leaves word
-of it in the outbox of its tag, the relay takes it to the joins, and a join whose rule is met enqueues its task in the
-step in which the last member arrives; a large one in the last of the steps that collect what its members brought. Each
-of these steps may be repeated at any time and changes nothing then.
+A task of a flow has a field `then`, opaque to the server: the joins to notify of its end. The script that ends the task
+writes an entry into the outbox of its tag, the relay delivers it to the joins, and a join whose rule is met enqueues
+its task in the step in which the last member arrives; a large join in the last of the steps that collect its members'
+results. Each of these steps may be repeated at any time without effect.
 
 The hash of a join has these fields:
 
 =================== ==========================================================================================
 field               content
 =================== ==========================================================================================
-rule                `success`: fires when all members succeeded; `complete`: when all ended, whatever how; `dead`: when
-                    the first died; `pass`: tells its own `then` when all ended, with the array of their results;
+rule                `success`: fires when all members succeeded; `complete`: when all ended, in any way; `dead`: when
+                    the first died; `pass`: notifies its own `then` when all ended, with the array of their results;
                     `tally`: only counts
 total, ttl_ms       how many members there are; how long it lives after the last arrival
-m0, m1, ...         members that ended: outcome, a colon, result; `@<pieces>:<bytes>` for one that came in pieces
+m0, m1, ...         members that ended: outcome, a colon, result; `@<pieces>:<bytes>` for a result in pieces
 m0.0, m0.1, ...     the pieces of a result that a large group passed on (see lua/join_arrive_part.lua)
-succeeded, dead, cancelled   how many ended so; a death is replaced when the task is put back and ends otherwise
-results             absent: the results are those of the members; `[]`: none; `*`: the array that its one member brings
+succeeded, dead, cancelled   members by outcome; a death is replaced when the task is requeued and ends otherwise
+results             absent: the results are those of the members; `[]`: none; `*`: the array of its only member
 id, priority, due, names, f:<name>   the prepared task: `due` as in lua/enqueue.lua, names of the fields of its hash
                     and their values; `f:then` also of `pass`
-bytes               how long the large results among them are together, pieces included
-gathered            when it is there the rule is met and nothing arrives any more: results and outcomes of so many
-                    members are collected in `join:<id>:collected` (see lua/join_collect.lua)
+bytes               total length of the large results among them, pieces included
+gathered            present once the rule is met and nothing arrives any more: how many members' results and outcomes
+                    are collected in `join:<id>:collected` (see lua/join_collect.lua)
 steps:<n>           of a tally: the tasks of the flow, a thousand in each field, JSON arrays (see FlowMember)
 callbacks, sent_ms  of a tally: the first hundred tasks of callbacks, as in `steps:0`; when the flow was sent
 fired               id of the task, once it is enqueued, or how the join ended without one; nothing arrives after that
@@ -42,7 +42,7 @@ AS_BROUGHT = b"*"
 
 
 class JoinRef(NamedTuple):
-    """Where a join is: a queue whose hash tag it has (that of its task, if it has one), and its id."""
+    """The reference to a join: a queue with its hash tag (the queue of its task, if it has one), and its id."""
 
     queue: str
     join: str
@@ -57,8 +57,8 @@ class Arrival(NamedTuple):
 
 
 class FlowMember(NamedTuple):
-    """A task of a flow as its tally describes it, for people who look at the flow. `after` and `then`: (number of the
-    first, how many) of the steps before and behind it; of a callback, `after` are those that it waits for."""
+    """The description of a task of a flow in its tally, for dashboard and CLI. `after` and `then`: (number of the
+    first, count) of the steps before and after it; for a callback, `after` are the steps that it waits for."""
 
     queue: str
     id: str
@@ -66,7 +66,7 @@ class FlowMember(NamedTuple):
     after: tuple[int, int] = (0, 0)
     then: tuple[int, int] = (0, 0)
     rule: str = ""
-    """Of a callback: success, complete or dead."""
+    """The rule of a callback: success, complete or dead."""
 
 
 class Ended(NamedTuple):
@@ -79,7 +79,7 @@ class Ended(NamedTuple):
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True):
-    """A join as it is prepared. `task` carries its own `then`; `onward` is that of a `pass`."""
+    """A join to prepare. `task` carries its own `then`; `onward` is the `then` of a `pass`."""
 
     id: str
     queue: str
@@ -90,13 +90,13 @@ class Join(msgspec.Struct, frozen=True, kw_only=True):
     onward: bytes = b""
     results: bytes = b""
     shown: Sequence[str | int | float | bytes] = ()
-    """Of a tally: fields and values for people who look at the flow."""
+    """In a tally: fields and values for dashboard and CLI."""
     flow: str = ""
-    """Of the task of a callback, which arrives at no tally: the id of its flow."""
+    """For the task of a callback, which arrives at no tally: the id of its flow."""
 
     @property
     def place(self) -> JoinRef:
-        """Where it is."""
+        """The reference to the join."""
         return JoinRef(self.queue, self.id)
 
 
@@ -104,7 +104,7 @@ _arrivals = msgspec.json.Decoder(list[Arrival])
 
 
 def write_onward(arrivals: Iterable[Arrival]) -> bytes:
-    """The field `then`."""
+    """Encodes the field `then`."""
     return msgspec.json.encode(list(arrivals))
 
 

@@ -1,11 +1,11 @@
-"""The lines that this package and its jobs log, with the ids of what they are about. Where they go is in log_output.
+"""The log lines of this package and its jobs, with the ids of worker, queue and task. log_output.py has their targets.
 
-A line that is written while an attempt runs, by whatever logger, names worker, queue, task and attempt, and the job
-where there is one. Programs that set structlog up themselves put `add_ids` among their processors. What must hold,
-whoever set it up: a line of this package's own that cannot be written is lost, and nothing else. The error of a
-timeout, which falls into whatever its thread does, is no such trouble: the job would go on for ever.
+A line that is written while an attempt runs, by any logger, has worker, queue, task and attempt, and the job if there
+is one. Programs that configure structlog themselves add `add_ids` to their processors. Invariant: when a line of this
+package cannot be written, only that line is lost. But the error of a timeout, which may be raised in any code of its
+thread, is passed on: the job would go on for ever.
 
-structlog is imported with the first line: that takes a quarter of the time in which a command starts, and most commands
+structlog is imported with the first line: the import takes a quarter of the start time of a command, and most commands
 log nothing.
 """
 
@@ -49,7 +49,7 @@ class SafeLogger:
         self._name = name
 
     def debug(self, event: str, **said: Any) -> None:
-        """Logs a detail, for the search for an error."""
+        """Logs a detail for debugging."""
         self._write("debug", event, said)
 
     def info(self, event: str, **said: Any) -> None:
@@ -65,7 +65,7 @@ class SafeLogger:
         self._write("error", event, said)
 
     def exception(self, event: str, **said: Any) -> None:
-        """An error that is handled at this moment, with its traceback."""
+        """Logs the error that is being handled, with its traceback."""
         self._write("exception", event, said)
 
     def _write(self, level: str, event: str, said: dict[str, Any]) -> None:
@@ -78,8 +78,8 @@ class SafeLogger:
 
 
 def logger(name: str) -> Any:
-    """A structlog logger, as that is set up when a line is written. In a program that has not set structlog up it
-    writes to standard logging, so that the program's handlers and levels apply."""
+    """A structlog logger with the configuration at the time of each line. In a program that does not configure
+    structlog it writes to standard logging, so that the program's handlers and levels apply."""
     import structlog
 
     return structlog.get_logger(name) if structlog.is_configured() else _standard_logger(name)
@@ -103,8 +103,8 @@ def _standard_logger(name: str) -> Any:
 
 
 def _as_record(_: object, _method: str, line: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The arguments for a method of a standard logger: the message with its fields behind it, which a handler finds as
-    `record.jobrunner`, too."""
+    """The arguments for a method of a standard logger: the message with its fields after it, which a handler also finds
+    as `record.jobrunner`."""
     fields = dict(line)
     event, error, stack = fields.pop("event", ""), fields.pop("exc_info", None), fields.pop("stack_info", False)
     trace = fields.pop("exception", "")
@@ -116,7 +116,7 @@ def _as_record(_: object, _method: str, line: MutableMapping[str, Any]) -> tuple
 
 
 def text_of(value: object) -> str:
-    """The text of a value that is logged; of one that has none, its class."""
+    """The text of a value in a log line; its class when `str` fails."""
     try:
         return str(value)
     except AttemptTimeout:
@@ -126,8 +126,8 @@ def text_of(value: object) -> str:
 
 
 def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Adds the fields `worker`, `queue`, `task`, `attempt` and `job` to a line of the log, where a worker or a task
-    writes it and the line has no field of that name. Returns the line.
+    """Adds the fields `worker`, `queue`, `task`, `attempt` and `job` to a log line of a worker or a task, unless the
+    line has a field of that name. Returns the line.
 
     A processor of structlog, for programs that configure it themselves; a filter of standard logging calls it with
     `vars(record)` as the line. An item of a station has no `job`.
@@ -141,7 +141,7 @@ def add_ids(_logger: object, _method: str, line: MutableMapping[str, Any]) -> Mu
         line.setdefault("task", attempt.id)
         line.setdefault("attempt", attempt.number)
         line.setdefault("job", attempt.type)
-    if line.get("job") == "":  # an item of a station has none; its queue says which station
+    if line.get("job") == "":  # an item of a station has no job; its queue identifies the station
         del line["job"]
     return line
 

@@ -1,4 +1,4 @@
-"""A loop owns thread, stop, crash report and back-off; what it repeats is a `step` that does one turn.
+"""A loop owns thread, stop, crash report and back-off; it repeats a `step`, which does one turn.
 
 A step returns the seconds until the next turn. Tests call `step()` and need no thread.
 """
@@ -26,7 +26,7 @@ class Signal:
         self._lock.acquire()
 
     def set(self) -> None:
-        """Lets the waiter go on, now or as soon as it waits."""
+        """Wakes the waiter, now or as soon as it waits."""
         with suppress(RuntimeError):  # set already
             self._lock.release()
 
@@ -40,8 +40,8 @@ class Signal:
 class Complaints:
     """Logs the faults of loops: one line each ten seconds and one at the end, for all loops together.
 
-    A server that is away is one trouble for all loops that share this, and over when it is for the last of them; any
-    other error is that loop's own.
+    A server that is away is one fault of all loops that share the object, and over when it is over for the last of
+    them; any other error is a loop's own fault.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Complaints:
         self._lock = threading.Lock()
 
     def may_tell(self, trouble: str, who: str = "") -> bool:
-        """Whether ten seconds have passed since this trouble, which `who` has now, was last told."""
+        """Whether ten seconds have passed since this fault, which `who` has now, was last logged."""
         with self._lock:
             self._troubled.setdefault(trouble, set()).add(who)
             now = monotonic()
@@ -89,8 +89,9 @@ class Loop:
         progressed_at: Callable[[], float] = lambda: -math.inf,
         is_well: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`progressed_at`: when a turn last got on (monotonic clock), of a loop whose turns may be long. `is_well`:
-        whether a turn without an error shows that the trouble is over; one that asked the server nothing does not."""
+        """`progressed_at`: the instant of a turn's last progress (monotonic clock), for a loop with long turns.
+        `is_well`: whether a turn without an error proves that the fault is over; a turn that did not use the server
+        does not."""
         self.name = name
         self._step = step
         self._progressed_at = progressed_at
@@ -98,9 +99,9 @@ class Loop:
         self._signal = Signal()
         self._stopping = False
         self._failures = 0
-        """In a row, for the pauses."""
+        """Failures in a row, for the pauses."""
         self._faults = 0
-        """Since the trouble began."""
+        """Failures since the fault began."""
         self._trouble = ""
         self._complaints = complaints or Complaints()
         self._thread: threading.Thread | None = None
@@ -121,8 +122,8 @@ class Loop:
         self._signal.set()
 
     def turn_here(self) -> None:
-        """One turn in the calling thread, which is sooner by the time that it takes to wake another; or `wake`, while
-        the loop has a turn."""
+        """Runs one turn in the calling thread, which saves the time to wake the loop's thread; or only wakes the loop
+        while it has a turn."""
         if not self._turning.acquire(blocking=False):
             self.wake()
             return
@@ -134,7 +135,7 @@ class Loop:
             self.wake()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Ends after the turn at hand. Returns whether it has ended within `timeout_s`."""
+        """Stops after the current turn. Returns whether the loop ended within `timeout_s`."""
         self._stopping = True
         self._signal.set()
         if not self._is_started or self._thread is threading.current_thread():
@@ -147,7 +148,7 @@ class Loop:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the loop was started and has not ended."""
         return self._is_started and not self._ended.is_set()
 
     @property
@@ -157,7 +158,7 @@ class Loop:
 
     @property
     def busy_s(self) -> float:
-        """How long the current turn takes, since it last progressed; 0 between turns. A turn that never ends hangs."""
+        """Seconds since the current turn began or last progressed; 0 between turns. It grows while a turn hangs."""
         began = self._turn_began
         return 0.0 if began is None else monotonic() - max(began, self._progressed_at())
 
@@ -172,11 +173,11 @@ class Loop:
                 if pause > 0 and not self._stopping:
                     self._signal.wait(pause)
         finally:
-            self._complaints.may_tell_end(self._trouble, self.name)  # the others' end is not to wait for this one
+            self._complaints.may_tell_end(self._trouble, self.name)  # the others' recovery must not wait for this loop
             self._ended.set()
 
     def turn(self) -> float:
-        """One turn with its error handled; returns the seconds to the next."""
+        """Runs one turn and handles its error; returns the seconds to the next."""
         self._turn_began = monotonic()
         try:
             pause = self._step()
@@ -207,6 +208,6 @@ class Loop:
 
 
 def back_off(failures: int, first_s: float, longest_s: float) -> float:
-    """Seconds to pause after so many failures in a row; of random length, so that not all come at once."""
+    """Seconds to pause after `failures` failures in a row; random, so that loops do not retry at the same time."""
     pause: float = min(first_s * 2 ** min(failures - 1, 10), longest_s)
     return pause * random.uniform(0.5, 1.0)

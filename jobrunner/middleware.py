@@ -10,8 +10,8 @@ A middleware is an object with one or both of these methods (see docs/middleware
         with tenant(run.headers["tenant"]):
             yield next(run)              # `yield`: for functions and coroutines; `return`: for functions only
 
-Invariants: without middleware an enqueue and an attempt check once that there is none. No middleware can lose a task or
-a result: what the job returned or raised counts, unless the middleware itself raises.
+Invariants: without middleware an enqueue and an attempt only check once that there is none. No middleware can lose a
+task or a result: the value or error of the job counts, unless the middleware itself raises.
 """
 
 import inspect
@@ -35,7 +35,7 @@ _AWAITS = "'async def' serves coroutine jobs only: write 'def around' with 'yiel
 
 
 class _Member(msgspec.Struct, frozen=True):
-    """A middleware that was checked."""
+    """A checked middleware."""
 
     name: str
     on_enqueue: Callable[[Any, Any], Any] | None
@@ -45,7 +45,7 @@ class _Member(msgspec.Struct, frozen=True):
 
 class MiddlewareStack:
     """The middleware of one client, outermost first. Middleware named by texts is imported at the first use, when the
-    program's modules are there."""
+    program's modules are loaded."""
 
     def __init__(self, given: Iterable[object]) -> None:
         self._given = tuple(given)
@@ -56,13 +56,13 @@ class MiddlewareStack:
 
     @property
     def members(self) -> tuple[_Member, ...]:
-        """All of them. Raises InvalidOption for a text that names none."""
+        """All middleware. Raises InvalidOption for a text that names none."""
         if self._made is None:
             self._made = tuple(_checked(_imported(one) if isinstance(one, str) else one) for one in self._given)
         return self._made
 
     def enqueue(self, task: Any) -> None:
-        """Passes a task through `on_enqueue` of all. Raises what one of them raises, and MiddlewareError."""
+        """Passes a task through `on_enqueue` of all middleware. Raises their errors, and MiddlewareError."""
         step: Callable[[Any], Any] = _returned
         for member in reversed(self.members):
             if member.on_enqueue is not None:
@@ -70,30 +70,30 @@ class MiddlewareStack:
         step(task)
 
     def around(self, job: str, run: Any, work: Callable[[], Any]) -> Any:
-        """Does the work of a job within all of them, and returns what it returned. Raises what it raised, or what one
-        of them raises."""
+        """Does the work of a job within all middleware, and returns its value. Raises the error of the job or of a
+        middleware."""
         for member in reversed(self.members):
             if member.around is not None:
                 work = partial(_around, member, job, run, work)
         return work()
 
     def around_async(self, job: str, run: Any, work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        """The same for a coroutine job."""
+        """`around` for a coroutine job."""
         for member in reversed(self.members):
             if member.around is not None:
                 work = partial(_around_async, member, job, run, work)
         return work()
 
     def check(self, jobs: Iterable[tuple[str, bool]]) -> None:
-        """Raises UsageError when one of them cannot be around one of these jobs, each with whether it is a coroutine
+        """Raises UsageError when a middleware cannot be around one of these jobs, each with whether it is a coroutine
         function."""
         for name, is_async in jobs:
             for member in self.members:
                 _check_kind(member, name, is_async)
 
     def pickled(self) -> bytes:
-        """All of them for a child process. Raises UsageError."""
-        import pickle  # most workers have none
+        """All middleware for a child process. Raises UsageError."""
+        import pickle  # most workers have no middleware
 
         for one in self._given:
             try:
@@ -112,7 +112,7 @@ def stack_of(given: Sequence[object]) -> MiddlewareStack | None:
 
 
 class LogContext:
-    """A middleware that carries names of the log context from where a task is enqueued to where it runs.
+    """A middleware that carries names of the log context from the enqueue of a task to its run.
 
     With `LogContext("request_id")`, a value that `structlog.contextvars.bind_contextvars(request_id=…)` bound when the
     task was enqueued is bound while its job runs, as text.
@@ -124,7 +124,7 @@ class LogContext:
         self._names = names
 
     def on_enqueue(self, task: Any, next: Callable[[Any], Any]) -> Any:  # noqa: A002
-        """Adds what is bound to the headers."""
+        """Adds the bound values to the headers."""
         from structlog.contextvars import get_contextvars
 
         bound = get_contextvars()
@@ -134,7 +134,7 @@ class LogContext:
         return next(task)
 
     def around(self, run: Any, next: Callable[[Any], Any]) -> Iterator[Any]:  # noqa: A002
-        """Binds it while the job runs."""
+        """Binds the values while the job runs."""
         from structlog.contextvars import bound_contextvars
 
         found = {name: run.headers[_LOG_HEADER + name] for name in self._names if _LOG_HEADER + name in run.headers}
@@ -143,7 +143,7 @@ class LogContext:
 
 
 class _Next:
-    """`next` of one middleware at one enqueue or run: notes whether it was called, and what came of that."""
+    """The argument `next` of one middleware at one enqueue or run: records whether it was called, and the result."""
 
     __slots__ = ("_given", "_what", "_work", "error", "is_called", "misuse", "value")
 
@@ -186,7 +186,7 @@ class _Next:
 
 
 class _AsyncNext(_Next):
-    """The same around a coroutine."""
+    """The argument `next` of one middleware around a coroutine."""
 
     __slots__ = ("coroutine", "is_done")
 
@@ -261,7 +261,7 @@ def _drive(member: _Member, generator: Any, step: _Next) -> None:
     except StopIteration:
         return
     except RuntimeError as error:
-        # Python raises this in the place of a StopIteration within a generator. The caller raises that of the job.
+        # Python raises this instead of a StopIteration within a generator. The caller raises the job's StopIteration.
         if isinstance(step.error, StopIteration) and error.__cause__ is step.error:
             return
         raise
@@ -269,7 +269,7 @@ def _drive(member: _Member, generator: Any, step: _Next) -> None:
 
 
 async def _drive_async(member: _Member, generator: Any, step: _AsyncNext) -> None:
-    """The same around a coroutine, which this function awaits on behalf of the generator."""
+    """`_drive` around a coroutine, which this function awaits on behalf of the generator."""
     try:
         yielded = next(generator)
     except StopIteration:
@@ -327,7 +327,7 @@ def _name(middleware: object) -> str:
 
 
 def _checked(middleware: object) -> _Member:
-    """Raises InvalidOption for what is no middleware."""
+    """Checks a middleware. Raises InvalidOption for other objects."""
     if isinstance(middleware, type):
         raise InvalidOption(f"middleware {middleware.__qualname__} is a class; give an object, {middleware.__name__}()")
     found = {name: getattr(middleware, name, None) for name in _METHODS}
@@ -362,5 +362,5 @@ def _check_method(name: str, method: Any) -> None:
         inspect.signature(method).bind(None, None)
     except TypeError as error:
         raise InvalidOption(f"{name} cannot be called with {given}: {error}") from error
-    except ValueError:  # a callable that shows no signature
+    except ValueError:  # a callable without a signature
         return

@@ -1,7 +1,7 @@
-"""What observes a whole process: this package's own instrumentation (jobrunner/tracing, jobrunner/soak).
+"""Observers of a whole process: this package's own instrumentation (jobrunner/tracing, jobrunner/soak).
 
-Observers see what middleware cannot: the send of a whole batch, and attempts from the worker's side, with their
-outcomes and also when a child process died. Without any, an enqueue and an attempt check once that there are none.
+Observers see more than middleware: the send of a whole batch, and attempts from the worker's side, with their outcomes
+and also when a child process died. Without observers, an enqueue and an attempt only check once that there are none.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Observer(Protocol):
-        """Sees tasks on their way. `traceparent` is the header of W3C Trace Context."""
+        """Observes tasks. `traceparent` is the header of W3C Trace Context."""
 
         def sending(self, tasks: Sequence[Task]) -> AbstractContextManager[Sequence[Task]]:
-            """Around sending tasks, which it may add headers to."""
+            """Context of sending tasks; it may add headers to them."""
 
         def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
-            """Around an attempt in this thread."""
+            """Runs an attempt in this thread, by calling `work`."""
 
         async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
-            """Around an attempt in this coroutine."""
+            """Runs an attempt in this coroutine, by awaiting `work`."""
 
         def run_batch(self, queue: str, batch: str, size: int, headers: Callable[[], Sequence[bytes | None]],
                       work: Callable[[], T]) -> T:  # fmt: skip
-            """Around a batch of so many items; `headers` reads those of some of them. It may return an error."""
+            """Runs a batch of `size` items; `headers` reads the headers of some of them. The result may be an error."""
 
         def current(self) -> str:
-            """The traceparent of what runs here; empty when nothing does."""
+            """The traceparent of the current span; empty without a span."""
 
         def within(self, traceparent: str) -> AbstractContextManager[object]:
-            """Makes what another process runs the parent of what this one traces meanwhile."""
+            """Makes a span of another process the parent of the spans that this process traces meanwhile."""
 
 
 OBSERVERS: "list[Observer]" = []
@@ -53,7 +53,7 @@ def observed(run: "Callable[[Attempt], Outcome]") -> "Callable[[Attempt], Outcom
 
 
 def observed_async(run: "Callable[[Attempt], Awaitable[Outcome]]") -> "Callable[[Attempt], Awaitable[Outcome]]":
-    """The same for a coroutine."""
+    """Wraps the coroutine function that runs an attempt in all observers."""
     for observer in reversed(OBSERVERS):
         run = partial(observer.run_async, work=run)
     return run
@@ -69,5 +69,5 @@ def observed_batch(
 
 
 def current_traceparent() -> str:
-    """The traceparent of what runs here, for a child process; empty when nothing is traced."""
+    """The traceparent of the current span, for a child process; empty when nothing is traced."""
     return next((found for observer in OBSERVERS if (found := observer.current())), "")

@@ -1,6 +1,6 @@
-"""Unknown options: an error that names the nearest known one, or what other systems' words are called here.
+"""Errors for unknown options, which name the nearest known option, or this package's name for other systems' options.
 
-`checks_options` stands above public functions and classes; those that take `**options` call `check_options`.
+`checks_options` decorates public functions and classes; those that take `**options` call `check_options`.
 """
 
 import functools
@@ -29,7 +29,7 @@ _RETIRED: Final = {
     "require_sealed": "require_encryption",
     "key": "partition",
 }
-"""Option names of builds before 0.1.0 and the present ones, named also where no option like them is known."""
+"""Option names of builds before 0.1.0, with their present names, which are suggested even without a similar option."""
 
 _CALLED_HERE: Final = _RETIRED | {
     name: here
@@ -81,8 +81,8 @@ _CALLED_HERE: Final = _RETIRED | {
     }.items()
     for name in names.split()
 }  # fmt: skip
-"""What options of Celery, RQ, Dramatiq, arq, Sidekiq, Oban, BullMQ, River and SQS are called here, and what earlier
-versions called them, best first; a `|` is between those that may be meant alike."""
+"""This package's names for options of Celery, RQ, Dramatiq, arq, Sidekiq, Oban, BullMQ, River and SQS, and of earlier
+versions, best first; a `|` separates equally likely names."""
 
 _WHERE: Final = {
     name: where
@@ -99,7 +99,7 @@ _WHERE: Final = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-"""Where options belong that are met where they do not."""
+"""The right places of options that are often passed elsewhere."""
 
 _SENT_BY: Final = {
     name: here
@@ -115,7 +115,7 @@ _SENT_BY: Final = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-"""Methods of tasks of Celery, Sidekiq, Dramatiq, RQ, Procrastinate, Taskiq and Oban, and what does so here."""
+"""Methods of tasks of Celery, Sidekiq, Dramatiq, RQ, Procrastinate, Taskiq and Oban, and their equivalents here."""
 
 _ASKED_BY: Final = {
     name: here
@@ -134,7 +134,8 @@ _ASKED_BY: Final = {
     }.items()
     for name in names.split()
 }
-"""Members of what an enqueue of Celery, RQ, Dramatiq, arq, SAQ or Huey returns, and what does so of a handle here."""
+"""Members of the object that an enqueue of Celery, RQ, Dramatiq, arq, SAQ or Huey returns, and equivalents of a
+handle."""
 
 _PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
 _OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"
@@ -155,26 +156,26 @@ def check_options(given: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """The same of what are no options: names of jobs, parameters, columns."""
+    """As `check_options`, for other names: of jobs, parameters, columns."""
     for name in given:
         if name not in known:
             raise UnknownOption(f"{unknown(what, name)}; {nearest(name, known)}") from None
 
 
 def unknown(what: str, name: object) -> str:
-    """The name behind its kind: `unknown option 'x' of push()` for the option of push()."""
+    """The text for an unknown name of some kind: `unknown option 'x' of push()` for the option of push()."""
     kind, of, owner = re.split(r"( of | in |$)", what, maxsplit=1)
     return f"unknown {kind} {describe(name)}{of}{owner}"
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Which name was probably meant."""
+    """A hint at the name that was probably meant."""
     near = _nearest(name, known, _FAR)
     return f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(known)) or 'none'}"
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """A hint at the option that an unknown name was probably meant to be."""
+    """A hint at the option for which an unknown name probably stands."""
     note = _NOTE if "max_attempts" in _CALLED_HERE.get(name, "") else ""
     if told := retired(name, known):
         return told
@@ -196,12 +197,12 @@ def hint(name: str, known: Collection[str]) -> str:
 
 
 def present(name: str) -> str:
-    """The present word for an option name of a build before 0.1.0; any other name as it is."""
+    """The present name for an option name of a build before 0.1.0; any other name unchanged."""
     return _RETIRED.get(name.lower(), name)
 
 
 def retired(name: str, known: Collection[str]) -> str | None:
-    """The present word for an option name of a build before 0.1.0, where `known` has nothing that it may stand for."""
+    """The present name for an option name of a build before 0.1.0, if `known` has no option for which it may stand."""
     present = _RETIRED.get(name.lower())
     if present is None or any(one in known for one in _alternatives(name)):
         return None
@@ -209,7 +210,7 @@ def retired(name: str, known: Collection[str]) -> str | None:
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
-    """The known name that another one stands for, elsewhere or misspelt, as it is shown; None when there is none."""
+    """The known name, as rendered, for which a misspelt name or another system's name stands; None without one."""
     for one in _CALLED_HERE.get(name.lower(), "").split():
         if here := [part for part in one.split("|") if part in known]:
             return " or ".join(map(repr, here))
@@ -218,7 +219,7 @@ def meant(name: str, known: Collection[str]) -> str | None:
 
 
 def no_attribute(owner: object, what: str, name: str, *, is_handle: bool = False) -> AttributeError:
-    """The error for an attribute that a job or a handle does not have; for one of another framework it names ours."""
+    """The error for an attribute that a job or a handle lacks; for another framework's attribute it names ours."""
     here = (_ASKED_BY if is_handle else _SENT_BY).get(name)
     remedy = f"; it is called {here} here" if here else ""
     return AttributeError(f"{what} has no attribute {name!r}{remedy}", name=name, obj=None if here else owner)
@@ -235,10 +236,10 @@ def _nearest(name: str, known: Collection[str], cutoff: float) -> str | None:
 
 
 def checks_options(target: T) -> T:
-    """Makes an unknown keyword an UnknownOption: of a function, or of a class and all its public methods.
+    """Raises UnknownOption for unknown keywords of a function, or of a class and all its public methods.
 
-    A call that is right pays for one more Python frame and nothing else: only when Python refuses a call it is looked
-    at. What takes `**options` is left alone, it checks them itself.
+    A valid call costs only one more Python frame: a call is examined only when Python refuses it. Functions that take
+    `**options` are left alone; they check these themselves.
     """
     if not isinstance(target, type):
         return cast("T", _checked(cast("Callable[..., Any]", target)))
@@ -249,7 +250,8 @@ def checks_options(target: T) -> T:
 
 
 def checks_methods(target: type[C]) -> type[C]:
-    """The same for the public methods of a class that users do not make themselves: to make one costs nothing."""
+    """As `checks_options`, only for the public methods of a class that users do not make: its constructor costs
+    nothing."""
     for name, found in list(vars(target).items()):
         if name.startswith("_"):
             continue
@@ -294,16 +296,16 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def folded(name: str) -> str:
     """The form in which two spellings of an option of Spark's data source are equal: Spark passes names in any case,
-    and people write them with underscores, too."""
+    and users write them with underscores, too."""
     return name.replace("_", "").lower()
 
 
 def settle_names(
     given: Mapping[str, str], known: Sequence[str], what: str, *, unsaid: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The options of the data source under their canonical names. `unsaid` are accepted, too, and not suggested.
+    """The options of the data source under their canonical names. `unsaid` options are accepted, but not suggested.
 
-    Raises UnknownOption, which names the nearest one.
+    Raises UnknownOption, which names the nearest option.
     """
     names = {folded(name): name for name in (*known, *unsaid)}
     for name in given:
@@ -317,12 +319,12 @@ def settle_names(
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of an option that takes several, by comma."""
+    """The parts of an option with several values, separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def calling_module() -> str:
-    """The module that called the function that calls this, found as in collections.namedtuple, without the wrapper of
+    """The module of the caller's caller, found as in collections.namedtuple, skipping the wrapper of
     `checks_options`."""
     frame = sys._getframe(2)  # noqa: SLF001
     while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:

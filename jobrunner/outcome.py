@@ -1,4 +1,4 @@
-"""How an attempt ends, and how a job says so.
+"""Outcomes of an attempt, and the values by which a job steers them.
 
 A job steers by returning or raising `Retry`, `Snooze`, `Fail` or `Cancel`; anything else it returns is its result,
 anything else it raises is a failure. The runner turns both into one of the outcomes, and
@@ -45,7 +45,7 @@ class Snooze(Steer):
 
 @checks_options
 class Fail(Steer):
-    """This attempt failed. With `retry=False` the task is dead at once."""
+    """Fails this attempt. With `retry=False` the task is dead at once."""
 
     def __init__(self, reason: str = "the job failed", *, retry: bool = True) -> None:
         super().__init__(reason)
@@ -54,15 +54,15 @@ class Fail(Steer):
 
 @checks_options
 class Cancel(Steer):
-    """The task is not wanted any more: it ends as cancelled, which is no failure."""
+    """Ends the task as cancelled, which is no failure."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
 SteeringOutcome = Retry | Snooze | Fail | Cancel
-"""What a job that returns `int | Snooze` may return beside its result. A union, as a type checker takes the members of
-one out of the type of the result; of a base class it does not."""
+"""The steering values that a job such as `-> int | Snooze` may return besides its result. A union, as type checkers
+remove the members of a union, but not subclasses of a base class, from the type of the result."""
 
 
 class Succeeded(msgspec.Struct, frozen=True, tag=True):
@@ -72,7 +72,7 @@ class Succeeded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Failed; tried again after `delay_s` (None: as the queue says) unless attempts are spent or `retry` is False."""
+    """Failed; retried after `delay_s` (None: the queue's backoff) unless attempts are spent or `retry` is False."""
 
     error: str
     """The error in one line, then its traceback, if it has one."""
@@ -83,7 +83,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     place: str = ""
     """File and function of the innermost frame of the user's code; empty where no exception was raised."""
     is_unbegun: bool = False
-    """Whether it is that no worker knew the job for too long: the next worker that does not know it waits no more."""
+    """Whether it failed as no worker knew the job for too long: the next worker that does not know it waits no more."""
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag=True):
@@ -93,36 +93,36 @@ class Snoozed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
-    """Ended by the job itself, or because someone asked for it."""
+    """Cancelled by the job itself, or on request."""
 
     reason: str = ""
 
 
 class Released(msgspec.Struct, frozen=True, tag=True):
-    """Handed back untouched to its place in line; no attempt spent."""
+    """Released, untouched, to its place in line; no attempt spent."""
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """Not begun: this worker knows no job or station for it, or (`is_unreadable`) cannot read its payload:
-    from the payload store now, or without a key. `error` says so."""
+    """Not begun: this worker knows no job or station for the task, or (`is_unreadable`) cannot read its payload, as the
+    payload store is away or a key is missing. `error` is the text of the error."""
 
     error: str
     is_unreadable: bool = False
 
 
 class Deferred(msgspec.Struct, frozen=True, tag=True):
-    """Handed back unbegun, for a worker that knows its job, and not handed out again before `delay_s`; no attempt
+    """Released unbegun, for a worker that knows its job, and not handed out again before `delay_s`; no attempt
     spent."""
 
     delay_s: float
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):
-    """Over, and nothing to report: the task was acknowledged before it began (`ack="early"`)."""
+    """Ended without a report: the task was acknowledged before it began (`ack="early"`)."""
 
     succeeded: bool = True
     error: str = ""
-    """As of Failed; empty when the run did not fail."""
+    """As in Failed; empty when the run did not fail."""
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -139,22 +139,22 @@ class Moved(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     priority: int | None = None
     """None: as it was."""
     max_hops: int = 0
-    """An item that made so many moves is dead instead; 0: no limit."""
+    """The number of moves after which an item is dead instead; 0: no limit."""
     waits: bool = True
-    """Whether it waits for room in a target that is full; False: the target takes it all the same."""
+    """Whether it waits for room in a full target; False: a full target accepts it all the same."""
 
 
 class FannedOut(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Fan-out: the item ends as succeeded and its children become new items, all in one step.
 
-    Their ids are derived from the item's, so the same report again makes no second ones.
+    Their ids are derived from the item's, so a repeated report makes no second children.
     """
 
     children: tuple[Moved, ...]
 
 
 class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """Ended by a station without a result: counted as dropped, shown as cancelled."""
+    """Ended by a station without a result: counted as dropped, reported as cancelled."""
 
 
 Outcome = (

@@ -1,6 +1,6 @@
-"""A periodic job as it is published: its schedule, and the task that a tick makes.
+"""The published form of a periodic job: its schedule, and the task of a tick.
 
-Workers publish what they know and a leader fires what was published, so it may fire jobs whose code it does not have.
+Workers publish the jobs that they know, and the leader fires published jobs, so it may fire jobs whose code it lacks.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ from jobrunner.schedule import Schedule, parse_spec
 from jobrunner.task import Task
 
 KNOWN_FOR_MS = 60_000.0
-"""A job that no worker said it knows for so long is not fired: no worker could run it."""
+"""How long a job is fired after a worker last published it: afterwards no worker could run it."""
 
 
 OF_ITS_TASKS = ("priority", "keepalive_ms", "max_attempts", "max_stalled", "expires_in_ms", "key")
-"""Options of a job that its definition hands on to each task."""
+"""Options of a job that its definition passes on to each task."""
 
 
 class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "seal"}):
-    """One periodic job as published. Times in seconds unless the name says otherwise."""
+    """The published definition of a periodic job. Times in seconds unless the name has another unit."""
 
     name: str
     queue: str
@@ -53,12 +53,12 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
 
     @property
     def schedule_digest(self) -> str:
-        """Tells this schedule from another one of the job."""
+        """A digest that differs between schedules of the job."""
         return hashlib.sha256(msgspec.json.encode(self.schedule, order="deterministic")).hexdigest()[:16]
 
     def task(self, task_id: str, encryption: PayloadEncryption | None) -> Task:
-        """The task of one run. Raises EncryptionError for parameters that were not published with one of
-        the keys: otherwise the leader would encrypt, and so vouch for, what a stranger wrote."""
+        """The task of one run. Raises EncryptionError for parameters that were not published with one of the keys:
+        otherwise the leader would encrypt, and so vouch for, parameters of an attacker."""
         if encryption is not None:
             encryption.check_parameters(self.payload, self.signature, self.signed_context)
         return Task(
@@ -71,7 +71,7 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
 
 
 def read_definition(raw: bytes) -> PeriodicDefinition | None:
-    """A published definition; None for a damaged one."""
+    """Decodes a published definition; None for a damaged definition."""
     try:
         definition: Any = msgspec.json.decode(raw, type=PeriodicDefinition)
         definition.parsed()

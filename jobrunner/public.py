@@ -1,4 +1,4 @@
-"""The names that users import from `jobrunner`, under headings, and nothing else."""
+"""The names that users import from `jobrunner`, under headings."""
 
 # Declaring jobs
 # Enqueueing

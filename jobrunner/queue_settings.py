@@ -24,15 +24,16 @@ _UNITS_S = {"SECONDS": 1, "MINUTES": 60, "HOURS": 3600}
 class RateLimit:
     """A token bucket: at most `max_tokens` at once, and an empty bucket is full again after the interval.
 
-    Tokens flow continuously, so RateLimit(15, per=timedelta(hours=1)) gives one each 240 s. `per` is a timedelta or
-    seconds, whole ones; `interval` and `interval_unit` say the same in two parts (the dequeuing settings of the Moab
-    queue). Without either the interval is a second. Raises InvalidOption for both, and for what is zero or negative.
+    Tokens flow continuously, so RateLimit(15, per=timedelta(hours=1)) gives one token each 240 s. `per` is a timedelta
+    or seconds, whole seconds; `interval` and `interval_unit` express the same in two parts (the dequeuing settings of
+    the Moab queue). Without either the interval is a second. Raises InvalidOption for both together, and for values
+    that are not positive.
     """
 
     max_tokens: int
-    """The most that is handed out at once, and within an interval in the long run."""
+    """The most tasks that are handed out at once, and per interval in the long run."""
     interval: int = 1
-    """How many units the interval has."""
+    """The number of units in the interval."""
     interval_unit: str = "SECONDS"
     """SECONDS, MINUTES or HOURS."""
 
@@ -63,7 +64,7 @@ class RateLimit:
 
 
 def rate_of_text(text: str) -> RateLimit:
-    """The limit of `1000/1s`, `2000/1m` or `15/h`, as options and files name it. Raises InvalidOption."""
+    """Parses a limit such as `1000/1s`, `2000/1m` or `15/h` of options and files. Raises InvalidOption."""
     found = _RATE.fullmatch(text.strip().lower())
     tokens, interval = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
     if found is None or not tokens or not interval:
@@ -75,7 +76,7 @@ def rate_of_text(text: str) -> RateLimit:
 
 
 def short_rate(rate: RateLimit) -> str:
-    """As commands take and print it: 15/1h."""
+    """A limit in the form of commands: 15/1h."""
     return f"{rate.max_tokens}/{rate.interval}{rate.interval_unit[0].lower()}"
 
 
@@ -93,39 +94,40 @@ class QueueSettings:
     """The settings of `q.configure`. Times in seconds. Scripts get these defaults from here (see `lua_defaults`)."""
 
     keepalive: float = 30.0
-    """Length of a lease, up to a year, unless the task or the one who reserves says otherwise; a worker renews it."""
+    """Length of a lease, up to a year, unless the task or the reserve call sets another; a worker renews it."""
     max_attempts: int = 5
-    """Attempts after which a task is dead, unless it says otherwise itself; 0: no limit."""
+    """The number of attempts after which a task is dead, unless the task has its own; 0: no limit."""
     backoff: Backoff = field(default_factory=Backoff)
-    """How long a failed task waits, unless its job says otherwise."""
+    """The delay of a failed task before its retry, unless its job has its own backoff."""
     dead_ttl: float = 30 * 86400.0
-    """How long the dead are kept; 0: they are deleted at once."""
+    """How long dead tasks are kept; 0: they are deleted at once."""
     dead_max: int = 0
-    """How many of the dead are kept at most, the newest; 0: no limit."""
+    """The most dead tasks that are kept, the newest; 0: no limit."""
     dead_letter_queue: str | None = None
-    """Queue of the same pipeline that gets what would be dead here."""
+    """The queue of the same pipeline that gets tasks that would be dead in this queue."""
     max_inflight: int = 0
-    """Leases at a time, whoever holds them; 0: no limit."""
+    """The most leases at a time, of all workers; 0: no limit."""
     rate: RateLimit | None = None
-    """A token bucket over everything that is handed out."""
+    """A token bucket over all tasks that are handed out."""
     max_inflight_per_partition: int = 0
-    """Leases at a time of tasks with one partition key (`partition_by` of @job, `partition` of Item); 0: no limit."""
+    """The most leases at a time with one partition key (`partition_by` of @job, `partition` of Item); 0: no limit."""
     rate_per_partition: RateLimit | None = None
     """A token bucket for each partition key."""
     fair: bool = False
-    """Whether partition keys take turns, so that the backlog of one delays no other; each keeps its order."""
+    """Whether partition keys take turns, so that the backlog of one key delays no other; each key keeps its order."""
     max_size: int | None = None
-    """Tasks that may be waiting and scheduled; more are refused with QueueFull."""
+    """The most waiting and scheduled tasks; more are refused with QueueFull."""
     expires_in: float | None = None
-    """A task that was not begun so long after it was enqueued is dead, unless it says otherwise itself. A retry, and a
-    task whose lease ended, was begun, and so was one that its worker handed back: this limit ends none of them. An
-    item that moves on leaves a limit of its own behind; that of its next queue holds there, counted from its push."""
+    """How long after its enqueue a task may begin; later it is dead, unless the task has its own limit. A retry, a task
+    whose lease ended, and a released task count as begun: this limit ends none of them. A move drops an item's own
+    limit; the limit of its next queue holds there, counted from the item's push."""
     history: float | None = None
     """How long finished tasks stay readable and can be replayed."""
     history_max: int | None = None
-    """How many of them at most; without `history`, for a week at most."""
+    """The most finished tasks that are kept; without `history`, for a week at most."""
     partitions: int = 1
-    """Over how many slots, and so nodes of a cluster, the queue is spread; 1: it is in one. See docs/queues.md."""
+    """The number of slots, and so nodes of a cluster, over which the queue is spread; 1: it is in one slot. See
+    docs/queues.md."""
 
 
 class DeclarableSettings(TypedDict, total=False):
@@ -148,14 +150,14 @@ class DeclarableSettings(TypedDict, total=False):
 
 
 class SettingKeywords(DeclarableSettings, total=False):
-    """The settings of a queue, as `configure` takes them; None brings back the default."""
+    """The settings of a queue, as `configure` takes them; None restores the default."""
 
     dead_letter_queue: str | None
     partitions: int | None
 
 
 def lua_defaults() -> dict[str, str]:
-    """The defaults that scripts use, by the words that stand for them there."""
+    """The defaults that scripts use, by their names in the scripts."""
     queue = QueueSettings()
     defaults = {
         "DEFAULT_MAX_ATTEMPTS": queue.max_attempts,

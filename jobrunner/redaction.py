@@ -1,4 +1,4 @@
-"""Values that neither a page nor a command shows: those under a name that matches a pattern, however deep they are."""
+"""Hides values in pages, commands, errors and logs: values under a name that matches a pattern, at any depth."""
 
 import re
 from collections.abc import Iterable, MutableMapping
@@ -11,14 +11,14 @@ DEFAULT = ("password", "passwd", "secret", "token", "api[-_]?key", "authorizatio
 HIDDEN = "••••••"
 TOO_DEEP = "(nested too deep to be shown)"
 DEEPEST = 20
-"""How many levels of a value are shown."""
+"""How many levels of a value are rendered."""
 _SECRET = re.compile("|".join(DEFAULT), re.IGNORECASE)
 _LITERALS = tuple(dict.fromkeys(word.replace("[-_]?", sign) for word in DEFAULT for sign in ("", "-", "_")))
 _COUNTED = re.compile(rf"(?i:(?:{'|'.join(DEFAULT)})(?:s|s?[-_]?(?:count|length|limit|ttl|usage)))(?![a-z])")
-"""What is counted or measured: `tokens`, `promptTokens`, `token_count`, `password_length`."""
+"""Names of counts or measures: `tokens`, `promptTokens`, `token_count`, `password_length`."""
 _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d{0,11})(?:\.\d{1,6})?\.?")
 _BEYOND = 10**12
-"""Longer ones may be numbers of cards. A count does not begin with 0, as codes do."""
+"""Plain numbers; longer numbers may be card numbers. A count does not begin with 0, as codes do."""
 _SHOWN, _HIDDEN_BUT_NUMBERS, _HIDDEN = range(3)
 _PLAIN = re.compile(r"[a-z0-9_-]+", re.IGNORECASE | re.ASCII)
 _REMEMBERED, _LONG = 1000, 100
@@ -42,9 +42,9 @@ _PART = re.compile(rf"""{_QUOTED}|[^"'\\\[\](){{}}]+|.""", re.DOTALL)
 
 
 class Redaction:
-    """Patterns of names. The usual ones match anywhere in a name (`db_password`), those given match a whole name.
+    """Patterns of names. The built-in patterns match anywhere in a name (`db_password`), a user's match a whole name.
 
-    Behind a usual name in its plural or of a measure a plain number is shown (`tokens=120`), as it is no secret."""
+    After a built-in name in the plural or of a measure a plain number stays (`tokens=120`), as it is no secret."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         given = self.names = tuple(given)
@@ -63,11 +63,11 @@ class Redaction:
         self._remembered = lru_cache(_REMEMBERED)(self._verdict)
 
     def hides(self, name: str) -> bool:
-        """Whether a text that has this name is hidden."""
+        """Whether a text under this name is hidden."""
         return self._verdict_on(name) != _SHOWN
 
     def text(self, text: str) -> str:
-        """Free text, such as an error, with the values after such a name hidden (`iban='DE…'`)."""
+        """Free text, such as an error, with the values after a matching name hidden (`iban='DE…'`)."""
         if ("=" not in text and ":" not in text) or not self._may_have_name_in(text):
             return text
         parts: list[str] = []
@@ -85,7 +85,7 @@ class Redaction:
         return "".join((*parts, text[done:]))
 
     def shown(self, value: Any, *, deepest: int = DEEPEST) -> Any:
-        """`value` with everything hidden that has such a name."""
+        """`value` with all values under matching names hidden."""
         if isinstance(value, str):  # first, as most values are
             return self.text(value)
         if deepest == 0:
@@ -104,7 +104,7 @@ class Redaction:
         return value if is_number and verdict == _HIDDEN_BUT_NUMBERS else HIDDEN
 
     def _may_have_name_in(self, text: str) -> bool:
-        """False where no name is that could be hidden, in a fraction of the time in which names are looked for."""
+        """False for a text without any name to hide; takes a fraction of the time of a full search."""
         if self._literals is None or not text.isascii():  # beyond ASCII, letters have cases that `lower` does not know
             return True
         lower = text.lower()
@@ -122,7 +122,8 @@ class Redaction:
 
 
 def _end_of_value(text: str, at: int) -> int:
-    """Where the value that begins there ends: one in brackets behind the last of them, or where the text was cut."""
+    """The end of the value that begins at `at`: after the last bracket of a bracketed value, or where the text was
+    cut."""
     found = _VALUE.match(text, at)
     if found is None or found["opened"] is None:
         return at if found is None else found.end()
@@ -147,17 +148,17 @@ _in_errors = [Redaction()]
 
 
 def hide_in_errors(redaction: Redaction) -> None:
-    """From now on errors of attempts are kept, logged and traced in this process without the values behind these, and
-    lines that jobs log are written without them."""
+    """Hides values under these names in errors of attempts that this process stores, logs and traces from now on, and
+    in lines that jobs log."""
     _in_errors[0] = redaction
 
 
 def in_error(text: str) -> str:
-    """The text of an error without the values after such a name."""
+    """The text of an error with hidden values."""
     return _in_errors[0].text(text)
 
 
 def in_line(line: MutableMapping[str, Any]) -> dict[str, Any]:
-    """The fields of a line of a log without what has such a name, or follows one in a text."""
+    """The fields of a log line with values hidden that have a matching name or follow one in a text."""
     shown: dict[str, Any] = _in_errors[0].shown({name: value for name, value in line.items() if name != "exc_info"})
     return shown | {name: line[name] for name in ("exc_info",) if name in line}

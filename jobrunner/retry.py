@@ -1,10 +1,9 @@
 """The back-off: the delay of a failed task before its next attempt, and when the task is dead instead.
 
-Pure policy: nothing here reads a clock or a server. Invariant: a delay is a finite number of
-seconds, at least 0, whatever a user's callable does; below the cap every further failure waits longer.
-Geometric growth is that of TCP's retransmission timer (RFC 6298, 5.5); the jitter is that of Brooker,
-"Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), but proportional and small, so that the order
-of the delays survives it.
+Pure policy: this module reads no clock and no server. Invariant: a delay is a finite number of seconds, at least 0,
+whatever a user's callable does; below the cap every further failure waits longer. Geometric growth is that of TCP's
+retransmission timer (RFC 6298, 5.5); the jitter is that of Brooker, "Exponential Backoff And Jitter" (AWS Architecture
+Blog, 2015), but proportional and small, so that it does not change the order of the delays.
 """
 
 import math
@@ -21,7 +20,7 @@ from jobrunner.option_names import checks_options
 
 _CENTURY_S = 36_525 * 86_400
 LONGEST_LEASE_S = 365 * 86_400
-"""A stored keepalive above it counts as damaged; see attempt.py and lua/lib/numbers.lua."""
+"""The longest keepalive; a longer stored keepalive counts as damaged; see attempt.py and lua/lib/numbers.lua."""
 
 
 @checks_options
@@ -87,8 +86,8 @@ def next_delay(
 ) -> float:
     """Seconds until the next attempt of a task that failed `retry_count` times, the last time with `error`.
 
-    A callable that raises, or whose answer is no duration, costs no task its retry: the default Backoff
-    answers instead and `on_problem` is called once, with a line that says what was wrong.
+    When a callable raises or returns no duration, the task is retried all the same: the default Backoff sets the delay,
+    and `on_problem` is called once, with a line that names the fault.
     """
     if isinstance(policy, Backoff):
         return policy.delay(retry_count, rng)
@@ -101,15 +100,15 @@ def next_delay(
 
 
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException, int], bool]
-"""Which errors are worth another attempt: classes of them, or a callable (error, attempt) -> bool."""
+"""The errors that are retried: their classes, or a callable (error, attempt) -> bool."""
 
 
 NOT_RAISED_BY_JOBS = (AttemptCancelled, AttemptCrashed, MiddlewareError)
-"""What ends an attempt though its job raised nothing and kept its time: tried again, of periodic jobs too."""
+"""Errors that end an attempt though its job raised none and kept its timeout: retried, for periodic jobs too."""
 
 
 def check_retry_on(policy: object) -> RetryOn:
-    """Returns what can be a RetryOn. Raises InvalidOption."""
+    """Checks and returns a RetryOn. Raises InvalidOption."""
     classes = policy if isinstance(policy, tuple) else (policy,)
     if classes and all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
         return policy  # type: ignore[return-value]
@@ -122,7 +121,7 @@ def check_retry_on(policy: object) -> RetryOn:
 
 def errors_of(error: BaseException) -> list[BaseException]:
     """The errors of an exception group, and of groups in it; of another error itself."""
-    if type(error) not in (ExceptionGroup, BaseExceptionGroup):  # a class of its own means something as a whole
+    if type(error) not in (ExceptionGroup, BaseExceptionGroup):  # a subclass has a meaning of its own
         return [error]
     return [one for part in error.exceptions for one in errors_of(part)]  # type: ignore[attr-defined]
 
@@ -130,11 +129,10 @@ def errors_of(error: BaseException) -> list[BaseException]:
 def is_retried(
     policy: RetryOn | None, error: BaseException, attempt: int, *, on_problem: Callable[[str], object] | None = None
 ) -> bool:
-    """Whether the error of that attempt (1 is the first) is worth another one.
+    """Whether the error of an attempt (1 is the first) is retried.
 
-    Classes are about what the job raises: a timeout, a crash or a cancelled coroutine is tried again whatever they
-    say, and an exception group when all of its errors are. A callable is asked about these too; one that raises costs
-    no retry.
+    Classes concern errors that the job raises: a timeout, a crash or a cancelled coroutine is always retried, and an
+    exception group when all of its errors are. A callable decides about these too; when it raises, the task is retried.
     """
     if policy is None:
         return True
@@ -152,8 +150,8 @@ def is_retried(
 def seconds(value: object, *, option: str, minimum: float = 0, maximum: float = _CENTURY_S) -> float:
     """Turns a duration, a timedelta or a number of seconds, into seconds, from `minimum` to `maximum`, a century.
 
-    The upper end keeps every sum with an instant inside what a datetime can hold. Raises InvalidOption naming
-    `option` for anything else: too short, too long, bool, NaN, infinity, text.
+    The upper end keeps every sum with an instant in the range of datetime. Raises InvalidOption, which names `option`,
+    for anything else: too short, too long, bool, NaN, infinity, text.
     """
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if _is_number(number) and minimum <= number <= maximum:
@@ -166,7 +164,7 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of_text(text: str) -> float:
-    """The seconds of `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d`, as options and files write it. Raises InvalidOption."""
+    """Parses `90`, `1.5s`, `250ms`, `5m`, `2h` or `1d` of options and files into seconds. Raises InvalidOption."""
     lowered = text.strip().lower()
     unit = next((unit for unit in _UNITS_S if lowered.endswith(unit)), "")
     try:
@@ -204,7 +202,7 @@ def lease_ms(keepalive: object) -> int | None:
 
 
 def whole_ms(length_s: float | None) -> int | None:
-    """Seconds that were checked, in whole milliseconds, at least 1; None for None."""
+    """Checked seconds in whole milliseconds, at least 1; None for None."""
     return None if length_s is None else max(round(length_s * 1000), 1)
 
 

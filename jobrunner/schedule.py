@@ -1,15 +1,14 @@
-"""When a periodic job is due: `Every` (a fixed interval) and `Cron` (wall-clock fields in a time zone).
+"""Schedules of periodic jobs: `Every` (a fixed interval) and `Cron` (wall-clock fields in a time zone).
 
-Pure: instants come in as aware datetimes and go out in UTC, the clock is never read. Invariant: a
-schedule answers alike in every process, the next tick is strictly later than the instant asked about, and a
-question costs the same however many ticks were missed.
+Pure: instants come in as aware datetimes and go out in UTC; no function reads the clock. Invariants: a schedule gives
+the same ticks in every process, the next tick is strictly later than the argument, and the cost of a call does not
+depend on the number of missed ticks.
 
 Cron follows the rules of Vixie cron (cron(8)) where the clocks change, told apart by the hour field:
 
-- *fixed*: it has no `*` and does not name all 24 hours. A time that is repeated fires once, the first time
-  round. A time that is skipped fires at the end of the gap, the first instant that exists; several times
-  skipped by one gap fire once together.
-- *wildcard*, all others: real elapsed time counts. A time that is repeated fires twice, a skipped one never.
+- *fixed*: it has no `*` and does not name all 24 hours. A repeated time fires once, at its first occurrence. A skipped
+  time fires at the end of the gap, the first instant that exists; several times skipped by one gap fire once together.
+- *wildcard*, all others: real elapsed time counts. A repeated time fires twice, a skipped time never.
 
 The fields are minute, hour, day of month, month, day of week and, if there is a sixth, **second last**.
 croniter matches them, but on wall-clock time without a zone: with one it fires a fixed time twice in a
@@ -194,13 +193,13 @@ def parse_spec(spec: Mapping[str, object]) -> Schedule:
 
 @lru_cache(maxsize=4096)
 def _cron(expression: str, tz: str) -> Cron:
-    """To parse an expression takes most of a millisecond, and a leader asks for the schedules of all jobs in each turn.
-    A Cron does not change, so all may share one."""
+    """A cached Cron: parsing takes most of a millisecond, and a leader reads the schedules of all jobs in each turn. A
+    Cron does not change, so all callers may share it."""
     return Cron(expression, tz)
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of the clocks: when, and the wall-clock times [start, end) that it skips or repeats."""
+    """One change of the clocks: its instant, and the wall-clock times [start, end) that it skips or repeats."""
 
     instant: datetime
     start: datetime
@@ -263,7 +262,7 @@ def _days_in_words(fields: list[str]) -> str | None:
 
 
 def _weekday(word: str) -> str:
-    """The name of a day of the week, '' for what is none."""
+    """The name of a day of the week; '' for another word."""
     if word.isdecimal():
         return _WEEKDAYS[int(word) % 7] if int(word) <= 7 else ""
     return next((name for name in _WEEKDAYS if name[:3].lower() == word.lower()), "")
@@ -326,7 +325,7 @@ def _matcher(expression: str) -> Any:
 
 
 def _wrong_field(expression: str) -> str:
-    """Which field croniter refuses, and what it may be: croniter names the expression alone."""
+    """The field that croniter refuses, and its valid values: croniter's error names only the expression."""
     from croniter import croniter
 
     fields = expression.split()

@@ -21,7 +21,7 @@ Duration = timedelta | int | float
 DURABILITIES = ("none", "fsync", "replicated")
 PROTECTIONS = ("encrypt", "sign")
 _LONGEST_WAIT_S = 4.0
-"""Shorter than a read may take before its connection counts as broken."""
+"""Less than the timeout of a read, after which its connection counts as broken."""
 DEFAULT_RESULT_LIMIT = 1024 * 1024
 DEFAULT_RESULT_TTL_S = 60.0
 EMBEDDED_URL = "embedded://"
@@ -33,10 +33,11 @@ _OF_WORK = frozenset(
         "metrics_port", "metrics_host", "metrics_token", "otel", "allow_eviction",
     }
 )  # fmt: skip
-"""Options of `jobrunner work`. They differ from one worker of a project to the next, so its file has none of them."""
+"""Options of `jobrunner work`, which differ between the workers of a project, so the project's file has none of
+them."""
 MOST_RELEASE = 64
 _EXACT = 2**53
-"""Whole numbers above it are not exact in a script."""
+"""The largest whole number that is exact in a script."""
 DEFAULT_PAYLOAD_LIMIT = 1024 * 1024
 
 
@@ -49,41 +50,41 @@ class ClientSettings:
     prefix: str = "jobrunner"
     """The prefix of all keys; clients with different prefixes do not see each other."""
     payload_limit: int = DEFAULT_PAYLOAD_LIMIT
-    """The largest payload in bytes that is sent; a larger one raises PayloadTooLarge."""
+    """The largest payload in bytes that is sent; a larger payload raises PayloadTooLarge."""
     result_limit: int = DEFAULT_RESULT_LIMIT
-    """The largest result in bytes that is stored; a larger one raises ResultTooLarge; a job that returns it fails."""
+    """The largest result in bytes that is stored; a larger result raises ResultTooLarge and fails its job."""
     retry_timeout: float = 2.0
     """How long a call waits for a server that is away before it raises."""
     durability: str = "none"
     """When an enqueue returns: "none" as soon as the server has it, "fsync" when it is on the server's disk,
     "replicated" when a replica has it."""
     durability_timeout: float = 2.0
-    """How long it waits for that before it raises OutcomeUnknown."""
+    """How long an enqueue waits for its durability before it raises OutcomeUnknown."""
     buffer_tasks: int = 0
-    """How many tasks wait in this process for a server that is away, to be sent later; 0: an enqueue raises then."""
+    """The most tasks that wait in this process for a server that is away; 0: an enqueue raises then."""
     buffer_bytes: int = 16 * 1024 * 1024
-    """How large their payloads may be together."""
+    """The total size of the payloads of buffered tasks."""
     buffer_flush: float = 5.0
-    """How long the exit of the process waits to send buffered tasks; those left then are lost."""
+    """How long the exit of the process waits to send buffered tasks; unsent tasks are lost then."""
     payload_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Keys that payloads and results are encrypted or signed with, each 32 bytes as base64. The first is used for new
-    ones, all of them for what is stored. As arguments or in JOBRUNNER_PAYLOAD_KEYS, with commas between them; never in
-    a file of the project."""
+    """Keys for encrypting or signing payloads and results, each 32 bytes as base64. The first key is used for new
+    values, all keys for stored values. As arguments or in JOBRUNNER_PAYLOAD_KEYS, separated by commas; never in a file
+    of the project."""
     payload_encryption: str = "encrypt"
-    """The protection: "encrypt" (needs the extra `encryption`), or "sign" and leave payloads readable."""
+    """The protection: "encrypt" (needs the extra `encryption`), or "sign", which leaves payloads readable."""
     require_encryption: bool = False
     """Whether plain payloads are refused: their tasks are dead then."""
     payload_store: str | None = field(default=None, repr=False)
-    """Where payloads of jobs go that are larger than `payload_store_above`: a URL that fsspec can open, file:///folder
-    or s3://bucket/folder; the server has a reference then. None: all payloads are in the server."""
+    """The store for payloads of jobs larger than `payload_store_above`: a URL that fsspec can open, file:///folder or
+    s3://bucket/folder; the server then has a reference. None: all payloads are in the server."""
     payload_store_above: int = 64 * 1024
-    """The largest payload in bytes, as it would be stored, that stays in the server although there is a store."""
+    """The largest payload in bytes, in its stored form, that stays in the server when there is a store."""
     middleware: tuple[Any, ...] = field(default=(), repr=False)
     """Code around every enqueue and every run, outermost first: objects, or texts 'module:Name' of classes or objects.
-    In JOBRUNNER_MIDDLEWARE with commas between them."""
+    In JOBRUNNER_MIDDLEWARE separated by commas."""
     redact: tuple[str, ...] = ()
-    """Names of parameters that pages, commands and errors hide, beside `password`, `token` and the like; regular
-    expressions that match a whole name. Those of JOBRUNNER_REDACT, with commas between, and of the file count too."""
+    """Names of parameters that pages, commands and errors hide, besides `password`, `token` and the like; regular
+    expressions that match a whole name. Names in JOBRUNNER_REDACT, separated by commas, and in the file count too."""
 
 
 def as_arguments(settings: ClientSettings) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def as_arguments(settings: ClientSettings) -> dict[str, Any]:
 
 
 class ClientOptions(TypedDict, total=False):
-    """What `configure(…)` and `Client(…)` take beside the URL and the prefix."""
+    """The options of `configure(…)` and `Client(…)` besides the URL and the prefix."""
 
     payload_limit: int
     result_limit: int
@@ -120,41 +121,41 @@ class FileSettings:
     prefix: str | None = None
     """The prefix of all keys."""
     modules: tuple[str, ...] = ()
-    """Modules that declare jobs, for commands that are given none."""
+    """Modules that declare jobs, for commands without modules."""
     payload_limit: int | None = None
-    """As of a client."""
+    """As for a client."""
     result_limit: int | None = None
-    """As of a client."""
+    """As for a client."""
     payload_encryption: str | None = None
-    """As of a client. Keys do not belong into this file."""
+    """As for a client. Keys must not be in this file."""
     require_encryption: bool | None = None
-    """As of a client."""
+    """As for a client."""
     payload_store: str | None = field(repr=False, default=None)
-    """As of a client."""
+    """As for a client."""
     payload_store_above: int | None = None
-    """As of a client."""
+    """As for a client."""
     middleware: tuple[str, ...] = ()
-    """Texts 'module:Name', as of a client."""
+    """Texts 'module:Name', as for a client."""
     redact: tuple[str, ...] = ()
-    """Names of parameters that neither the dashboard nor the command line shows, beside the usual ones."""
+    """Names of parameters that the dashboard and the command line hide, besides the built-in names."""
     release: str | None = None
-    """As of a worker."""
+    """As for a worker."""
     dashboard: Mapping[str, Any] = field(default_factory=dict)
-    """The table [tool.jobrunner.dashboard], as it is written."""
+    """The table [tool.jobrunner.dashboard], unchecked."""
     job_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The table [tool.jobrunner.job_defaults], as it is written: options of jobs that do not declare them."""
+    """The table [tool.jobrunner.job_defaults], unchecked: defaults for options that jobs do not declare."""
     queues: Mapping[str, Any] = field(default_factory=dict)
-    """The tables [tool.jobrunner.queues.NAME], as they are written: settings of declared queues."""
+    """The tables [tool.jobrunner.queues.NAME], unchecked: settings of declared queues."""
     spark: Mapping[str, Any] = field(default_factory=dict)
-    """The table [tool.jobrunner.spark], as it is written: master or remote, and settings of Spark's own."""
+    """The table [tool.jobrunner.spark], unchecked: master or remote, and Spark's own settings."""
 
 
 def client_settings(url: str | None = None, prefix: str | None = None, **options: Any) -> ClientSettings:
-    """Settles every option of a client. Raises UnknownOption for one it does not know."""
+    """Resolves every option of a client. Raises UnknownOption, InvalidOption."""
     known = [known.name for known in fields(ClientSettings)]
     check_options(options, known, "client option")
     for name, given in (("url", url), ("prefix", prefix)):
-        if given == "":  # what an unset variable leaves: it would name the server or the tasks of somebody else
+        if given == "":  # from an unset variable: the default could be another server or prefix
             raise InvalidOption(f"{name}='': give one, or leave it out for that of the environment or pyproject.toml")
     stored = file_settings()
     environment = os.environ
@@ -183,7 +184,7 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
 
 
 def hidden_names() -> tuple[str, ...]:
-    """Names of parameters that are hidden, where there is no client: of JOBRUNNER_REDACT and of the file."""
+    """Names of hidden parameters for code without a client: from JOBRUNNER_REDACT and the file."""
     return _names_to_hide((), file_settings())
 
 
@@ -208,7 +209,7 @@ def _settle_encryption(options: dict[str, Any], stored: FileSettings) -> None:
     if keys is None:
         said = os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "")
         keys = [key for key in said.split(",") if key.strip()]
-        if said and not keys:  # as "$NEW,$OLD" is without both: payloads would be plain
+        if said and not keys:  # such as "$NEW,$OLD" with both unset: payloads would be plain
             raise InvalidOption(
                 "JOBRUNNER_PAYLOAD_KEYS has commas or blanks and no key; see whether the variables in it are set, or "
                 "unset it for plain payloads"
@@ -266,7 +267,7 @@ def _check_buffer(options: dict[str, Any]) -> None:
 
 
 def working_folder() -> Path | None:
-    """The working directory; None when it was deleted, as that of an earlier release may be while its processes run."""
+    """The working directory; None when it was deleted, such as that of an earlier release whose processes still run."""
     try:
         return Path.cwd()
     except OSError:
@@ -274,7 +275,7 @@ def working_folder() -> Path | None:
 
 
 _last_here = FileSettings()
-"""What was read here last. It stays in force when the working directory is deleted."""
+"""The settings read last. They stay in force when the working directory is deleted."""
 
 
 def file_settings(folder: Path | None = None) -> FileSettings:
@@ -297,7 +298,7 @@ def project_file(folder: Path | None = None) -> Path | None:
 
 
 def see_project() -> None:
-    """Modules are imported also from the working directory and the folder of the project's pyproject.toml."""
+    """Makes modules importable from the working directory and the folder of the project's pyproject.toml."""
     project = project_file()
     for folder in (None if project is None else project.parent, working_folder()):
         if folder is not None and str(folder) not in sys.path:
@@ -306,8 +307,8 @@ def see_project() -> None:
 
 @lru_cache(maxsize=4)
 def _table(text: str) -> Mapping[str, Any]:
-    """Cached by the content of the file: each new client reads it, and parsing takes 5 ms."""
-    import tomllib  # a program in no project reads no file
+    """Parses [tool.jobrunner]. Cached by the content of the file: each new client reads it, and parsing takes 5 ms."""
+    import tomllib  # a program without a project reads no file
 
     tools = tomllib.loads(text).get("tool", {})
     table: Mapping[str, Any] = tools.get("jobrunner", {}) if isinstance(tools, Mapping) else {}
@@ -326,7 +327,7 @@ def _check_names(table: Mapping[str, Any], what: str) -> None:
 
 
 def _check_values(table: Mapping[str, Any], path: Path) -> None:
-    """Raises InvalidOption for values that a client would refuse as well, but without the name of the file."""
+    """Raises InvalidOption, with the name of the file, for values that a client would refuse."""
     for name, least in (("payload_limit", 1), ("result_limit", 1), ("payload_store_above", 0)):
         if name in table:
             check_whole(table[name], f"{name} in {path}", minimum=least)
@@ -339,7 +340,7 @@ def _check_values(table: Mapping[str, Any], path: Path) -> None:
 def _read_table(path: Path) -> FileSettings:
     try:
         table = _table(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:  # among them those of tomllib and of the encoding
+    except (OSError, ValueError) as error:  # includes the errors of tomllib and of decoding
         raise InvalidOption(f"{path} cannot be read: {error}; mend it") from error
     if not isinstance(table, Mapping):
         raise InvalidOption(f"jobrunner = {describe(table)} in {path}: give a table, [tool.jobrunner]")
@@ -361,7 +362,7 @@ def _read_table(path: Path) -> FileSettings:
 
 
 def check_release(value: object, option: str) -> None:
-    """Raises InvalidOption for what cannot be the name of a release."""
+    """Raises InvalidOption for an invalid name of a release."""
     if not (isinstance(value, str) and value.isprintable() and value == value.strip() and len(value) <= MOST_RELEASE):
         raise InvalidOption(f"{option}={describe(value)}: give at most {MOST_RELEASE} printable characters, as '1.4.2'")
 

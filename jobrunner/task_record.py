@@ -1,4 +1,4 @@
-"""A task as programs and pages read it: its record, and the attempts of it that came to nothing."""
+"""The record of a task, as programs and pages read it, with its failed attempts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ from jobrunner.task import TaskState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One attempt that came to nothing. `what` is failed; or expired, its lease ended without a
-    report; or crashed, its worker died meanwhile."""
+    """One attempt without success. `what`: failed; expired, when its lease ended without a report; or crashed, when its
+    worker died meanwhile."""
 
     at: datetime
     attempt: int
     what: str
     worker: str
-    """Its id; of one that did not report only what its id ends with; empty when no worker ran it."""
+    """The id of the worker; only the end of the id when it did not report; empty when no worker ran the attempt."""
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord:
-    """A task as it stood when it was read."""
+    """A task at the time of the read."""
 
     id: str
     type: str
@@ -37,32 +37,32 @@ class TaskRecord:
     """Due time, end of lease, time of death or of finishing, by state."""
     enqueue_time: datetime
     attempts: int
-    """How many attempts began. The lease of a pending task counts as one: whether that attempt has begun is known from
-    its worker's heartbeat alone, which `jobrunner tasks list` and the dashboard read."""
+    """How many attempts began. The lease of a pending task counts as an attempt: only its worker's heartbeat, which
+    `jobrunner tasks list` and the dashboard read, tells whether that attempt has begun."""
     retry_count: int
     priority: int
     error: str
     payload: bytes = field(repr=False)
     result: bytes | None = field(repr=False, default=None)
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
-    """Every field of the hash, also those a newer version wrote."""
+    """Every field of the hash, also fields of a newer version."""
     unread: EncryptionError | PayloadStoreError | ValueError | None = field(repr=False, default=None)
-    """Why payload or result could not be decrypted or read and stand here as they are stored."""
+    """The error when payload or result could not be decrypted or read: then they are in their stored form."""
     after: bytes = field(repr=False, default=b"")
-    """Which results its payload says that it is given (see client/encryption.py)."""
+    """The metadata, in its payload, of the results that the task gets (see client/encryption.py)."""
     tag: str = field(repr=False, default="")
     """The hash tag of its keys."""
     is_encrypted: bool = field(repr=False, default=False)
-    """Whether the payload stands here as ciphertext."""
+    """Whether the payload in this record is ciphertext."""
     has_encrypted_result: bool = field(repr=False, default=False)
-    """Whether the result stands here as ciphertext."""
+    """Whether the result in this record is ciphertext."""
     placeholder: str = field(repr=False, default="")
-    """The text that pages and commands show for a payload that is ciphertext or a reference here; else empty."""
+    """The text that pages and commands render for a payload that is ciphertext or a reference; else empty."""
 
     @property
     def progress(self) -> dict[str, Any] | None:
-        """What the job last published with `progress(…)`: its `done`, `total` and `note`; None before it did, and for
-        what is damaged."""
+        """The last progress that the job published with `progress(…)`: `done`, `total` and `note`; None without
+        progress and for damaged progress."""
         try:
             found = decode(self.fields.get("progress", b""))
             done, total, note = found["done"], found["total"], str(found["note"])
@@ -72,7 +72,7 @@ class TaskRecord:
 
     @property
     def failures(self) -> list[Failure]:
-        """The last attempts that failed, at most ten, the oldest first; lines that are damaged are left out."""
+        """The last failed attempts, at most ten, oldest first; damaged lines are left out."""
         found = [_failure(line) for line in _text(self.fields, "failures").split("\n")]
         return [failure for failure in found if failure is not None]
 
@@ -86,8 +86,8 @@ def _failure(line: str) -> Failure | None:
 
 
 def read_record(state: str, score: str, fields: Mapping[str, bytes], *, tag: str = "") -> TaskRecord | None:
-    """The record of a task's hash as it is stored; None when the hash belongs to no set and is not finished (damage).
-    A number that is damaged counts as missing.
+    """The record of a task's stored hash; None when the task is in no set and not finished (damage). A damaged number
+    counts as missing.
 
     `tag` is the hash tag of the task. client/encryption.py decrypts the record.
     """
@@ -119,7 +119,7 @@ def _text(fields: Mapping[str, bytes], name: str) -> str:
 
 
 def whole_number(text: str, default: int = 0) -> int:
-    """The number of a field, cut to a whole one; `default` where the field is missing or damaged."""
+    """The number in a field, cut to a whole number; `default` for a missing or damaged field."""
     try:
         return int(_number(text, default))
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Tracebacks as people read them: the frames of libraries are folded."""
+"""Shortens tracebacks for readers: frames of libraries are folded."""
 
 import os
 import re
@@ -10,16 +10,16 @@ _FRAME = re.compile(r'(?P<indent>[ |+]*)File "(?P<path>[^"]+)", line (?P<line>\d
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 _STANDARD_ELSEWHERE = re.compile(r"/lib/python3\.\d+/")
-"""The standard library of a worker on another machine, whose errors the dashboard renders."""
+"""Paths of the standard library on other machines, for the errors of their workers in the dashboard."""
 _MOST_LINES = 40
 
 
 def short_traceback(text: str) -> str:
-    """A traceback for a terminal: neighbouring frames of this package and of the standard library are one line, files
-    below the current folder are named from there, and at most forty lines are kept, from the end. The chain of
-    exceptions stays.
+    """A traceback for a terminal: neighbouring frames of this package and of the standard library become one line,
+    paths below the current folder are relative, and at most the last forty lines are kept. The chain of exceptions
+    stays.
 
-    Works on the text, because a child process sends text.
+    It works on text, because a child process sends text.
     """
     found: list[str] = []
     folded: list[re.Match[str]] = []
@@ -35,7 +35,7 @@ def short_traceback(text: str) -> str:
         if folded:
             if frame is None or not found[-1:] or not found[-1].endswith("(most recent call last):"):
                 found.append(_folded(folded))
-            folded = []  # what led from the worker to the job is no part of the error
+            folded = []  # frames from the worker to the job are no part of the error
         is_folding = False
         found.append(line.replace(f'"{here}{os.sep}', '"', 1) if frame and here is not None else line)
     if folded:
@@ -45,7 +45,7 @@ def short_traceback(text: str) -> str:
 
 
 def is_of_library(path: str) -> bool:
-    """Whether a file is of this package or of the standard library, also of installations elsewhere."""
+    """Whether a file belongs to this package or to the standard library, also of other installations."""
     if path.startswith((_PACKAGE, "<frozen ")) or "-packages/jobrunner/" in path:
         return True
     is_standard = path.startswith(_STANDARD) or _STANDARD_ELSEWHERE.search(path) is not None
