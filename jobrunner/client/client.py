@@ -169,7 +169,7 @@ class Client:
         return run_operation(self._broker, read_stats(self._keys))
 
     def redaction(self) -> Redaction:
-        """The parameters hidden in what is rendered: those of this client and of the server. Raises ServerError."""
+        """The names of parameters that are hidden: this client's and the server's. Raises ServerError."""
         return run_operation(self._broker, self._redaction.now(self._keys))
 
     def hide(self, names: Iterable[str]) -> None:

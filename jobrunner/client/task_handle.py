@@ -111,7 +111,7 @@ class TaskHandle(_LastRead, Generic[R_co]):
         return run_operation(self._broker, task_operations.find(self._place)) is not None
 
     def result(self: "TaskHandle[R | SteeringOutcome]", timeout: Duration | None = None) -> R:
-        """Waits for the end of the task and returns what its job returned, as plain JSON data.
+        """Waits for the end of the task and returns the result of its job, as plain JSON data.
 
         Raises TaskFailed when it is dead, TaskCancelled, TaskGone when it is no longer kept (see `result_ttl`), and
         TaskTimeout after `timeout` (None: waits without limit).

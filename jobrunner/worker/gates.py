@@ -26,7 +26,7 @@ _log = SafeLogger("jobrunner.worker")
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One check. `check` returns why the worker must not take tasks now; None or '' when it may."""
+    """One check. `check` returns the reason not to take tasks now; None or '' when the worker may take tasks."""
 
     name: str
     check: Callable[[], object]

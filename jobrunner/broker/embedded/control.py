@@ -86,7 +86,7 @@ class ServerControl:
             if all(is_locked(self.files.server_lock) for _ in tries(DYING_TIMEOUT_S)):
                 raise self._silence()
             return False
-        self._refuse_full_disk(reply)  # to stop now would lose what the server holds only in memory
+        self._refuse_full_disk(reply)  # a stop would lose data that the server has only in memory
         # No RDB file; the append-only file is synced all the same. A server that stops does not answer.
         refusal = ask(self.files.socket, "SHUTDOWN NOSAVE")
         if refusal:

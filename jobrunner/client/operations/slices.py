@@ -40,8 +40,8 @@ def limits_of(settings: QueueSettings) -> Limits:
 
 
 def found_wrong(shards: Sequence[ShardSlices], limits: Limits) -> object:
-    """What is wrong with the slices as read; None when their sum, with the gifts under way, is the limits. Reading all
-    shards is not atomic, and slices move, so a single finding may be a false alarm."""
+    """The fault in the slices as read; None when their sum, with the gifts under way, is the limits. Reading all shards
+    is not atomic, and slices move, so a single finding may be a false alarm."""
     gifts = [gift for one in shards for gift in one.gifts]
     inflight = sum(one.inflight or 0 for one in shards) + sum(gift.leases for gift in gifts)
     tokens = sum(one.tokens or 0 for one in shards) + sum(gift.tokens for gift in gifts)

@@ -104,7 +104,7 @@ def _meanwhile(record: "TaskRecord") -> str:
 
 
 def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:
-    """Returns what the job returned. Raises TaskFailed, TaskCancelled, TaskGone, TaskTimeout."""
+    """Returns the result of the job. Raises TaskFailed, TaskCancelled, TaskGone, TaskTimeout."""
     from jobrunner.client.operations.hints import TaskEndHint  # most programs wait for no task
     from jobrunner.client.operations.unserved import UNSERVED_AFTER_S, warn_of_unserved
 
