@@ -63,7 +63,7 @@ class ClientSettings:
     buffer_tasks: int = 0
     """The most tasks that wait in this process for a server that is away; 0: an enqueue raises then."""
     buffer_bytes: int = 16 * 1024 * 1024
-    """The total size of the payloads of buffered tasks."""
+    """The largest total size of the payloads of buffered tasks."""
     buffer_flush: float = 5.0
     """How long the exit of the process waits to send buffered tasks; unsent tasks are lost then."""
     payload_keys: tuple[str, ...] = field(default=(), repr=False)

@@ -29,7 +29,7 @@ def holder(keys: Keys, digest: str) -> Call[str]:
 
 
 def keep(keys: Keys, digest: str, *, ttl_ms: int) -> Call[bool]:
-    """Extends the writer's hold by `ttl_ms` from now. Reply: False when the hold had expired."""
+    """Extends the writer's hold to `ttl_ms` from now. Reply: False when the hold had expired."""
     return command("PEXPIRE", keys.archive(digest) + b":holder", ttl_ms, read=bool)
 
 
