@@ -161,6 +161,9 @@ class Fetcher:
             if capped is not None and not capped.has_room(queue, 1):
                 if capped.passes_on(queue):
                     passed.append(queue)
+            elif queue in self.reporting.gave_way and self._rotation.is_paused(queue):
+                self.reporting.gave_way.discard(queue)
+                passed.append(queue)
             elif left > 0:
                 self._rotation.wake(queue)
                 left -= 1

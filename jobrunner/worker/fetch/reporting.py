@@ -16,7 +16,18 @@ from jobrunner.client.operations.flow_relay import relay
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
-from jobrunner.outcome import Acknowledged, Cancelled, Dropped, Failed, FannedOut, Outcome, Released, Succeeded, Unknown
+from jobrunner.outcome import (
+    Acknowledged,
+    Cancelled,
+    Deferred,
+    Dropped,
+    Failed,
+    FannedOut,
+    Outcome,
+    Released,
+    Succeeded,
+    Unknown,
+)
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
@@ -154,6 +165,8 @@ class Reporting:
         self.ended: list[Attempt] = []
         """The attempts that ended since the last turn, reported or not."""
         self.finished_total = 0
+        self.gave_way: set[str] = set()
+        """Queues whose next hint is for another worker, which is to know when the tasks are due again."""
 
     def __len__(self) -> int:
         return len(self.pending) + len(self.backpressure) + len(self._undelivered) + len(self.after_report)
@@ -166,6 +179,14 @@ class Reporting:
         reports = [*self._parts.finished.copy(), *self._collected, *self.pending]
         ended = {attempt.token for attempt, outcome in reports if type(outcome) is not Released}
         return {*ended, *self._undelivered.tokens()}
+
+    def _give_way(self, reports: Sequence[Report]) -> None:
+        """Leaves the queues of tasks that are handed back alone for a second, as all that this worker had in hand were
+        tasks of jobs that it does not know. Being idle, it would be the first to take them each time they are due, and
+        the worker that knows them, which is busy, the last."""
+        for queue in {attempt.queue for attempt, outcome in reports if isinstance(outcome, Deferred)}:
+            self._parts.rotation.pause(queue)
+            self.gave_way.add(queue)
 
     def collect(self) -> bool:
         """Collects the executor's finished attempts; returns whether there were any."""
@@ -192,6 +213,8 @@ class Reporting:
                 (attempt, self._unknown.reported(attempt, outcome) if isinstance(outcome, Unknown) else outcome)
                 for attempt, outcome in reports
             ]
+            if kinds.count(Unknown) == self._parts.prefetch.in_hand:
+                self._give_way(reports)
         if Failed in kinds or Unknown in kinds:
             reports = [
                 (attempt, self._backoffs.reported(attempt, outcome) if isinstance(outcome, Failed) else outcome)

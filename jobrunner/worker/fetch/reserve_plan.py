@@ -196,6 +196,10 @@ class QueueRotation:
         self._paused_until[queue] = monotonic() + seconds
         self.sleep(queue, seconds, _REFUSED_PAUSE_S)
 
+    def is_paused(self, queue: str) -> bool:
+        """Whether it has no turn yet because of `pause`."""
+        return self._paused_until.get(queue, 0.0) > monotonic()
+
     def wake(self, queue: str) -> None:
         """Wakes a queue that may have work."""
         if queue in self._asleep_until and queue not in self._blocked:

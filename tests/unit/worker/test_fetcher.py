@@ -26,7 +26,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 from jobrunner.inspector.limit_use import tokens_left
 from jobrunner.inspector.stats import series
-from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Succeeded
+from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Succeeded, Unknown
 from jobrunner.worker.fetch import fetcher, intake, quarantine, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
@@ -115,6 +115,7 @@ class Bench:
     def __init__(
         self, broker: Any, keys: Keys, *, slots: int = 3, queues: Iterable[str] | dict[str, int] = ("q",),
         max_tasks: int = 0, prefetch_s: float = 0.03, leases_are_short: bool = False, encryption: Any = None,
+        unknown_grace: float = 0.0,
     ) -> None:  # fmt: skip
         self.shelf, self.held, self.ear = Shelf(), Held(), Ear()
         self.finished = FinishedAttempts(lambda: None)
@@ -127,7 +128,7 @@ class Bench:
             self.held, self.ear, self.figures, AttemptLog(), leases_are_short=leases_are_short,  # type: ignore[arg-type]
         )  # fmt: skip
         events = AttemptEvents(broker, keys, "w", writes=False)
-        self.fetcher = Fetcher(parts, events, UnknownJobs(0.0), max_tasks=max_tasks)
+        self.fetcher = Fetcher(parts, events, UnknownJobs(unknown_grace), max_tasks=max_tasks)
         self.step = self.fetcher.step
 
     def begun(self, steps: int = 1) -> list[Attempt]:
@@ -923,6 +924,39 @@ def test_a_hint_that_comes_while_every_slot_is_taken_is_handed_on(
     bench.fetcher.woken(["q"], [])
     bench.step()
     assert raw.zcard(keys.queue("q").wake) == 1
+
+
+def test_tasks_that_only_other_workers_know_are_left_to_them(
+    broker: Broker, client: Client, raw: redis.Redis, keys: Keys
+) -> None:
+    """An idle worker of another service took them again each time that they were due: it had the hint of its own
+    hand-back, so it was the one that knew when. The last of 200 tasks began after 96 s."""
+    bench, wake = Bench(broker, keys, unknown_grace=60.0), keys.queue("q").wake
+    push(client, 2)
+    for attempt in bench.begun():
+        bench.finished.add(attempt, Unknown("no such job"))
+    bench.step()
+    assert client.queue("q").counts()["scheduled"] == 2
+    assert bench.turns.open == []
+
+    raw.delete(wake)
+    bench.fetcher.woken(["q"], [])
+    bench.step()
+    assert raw.zcard(wake) == 1, "the hint of the hand-back is for another worker"
+    raw.delete(wake)
+    bench.fetcher.woken(["q"], [])
+    bench.step()
+    assert raw.zcard(wake) == 0, "there is no other one"
+
+
+def test_a_worker_with_tasks_of_its_own_goes_on_with_the_queue(broker: Broker, client: Client, keys: Keys) -> None:
+    bench = Bench(broker, keys, slots=2, unknown_grace=60.0)
+    push(client, 3)
+    _own, unknown = bench.begun()
+    bench.finished.add(unknown, Unknown("no such job"))
+    bench.step()
+    assert bench.turns.open == ["q"]
+    assert len(bench.begun()) == 1
 
 
 def test_of_hints_that_come_together_it_keeps_one_for_each_task_that_it_can_take(
