@@ -183,13 +183,18 @@ def _align_stations(client: Client, names: Iterable[str]) -> dict[str, str]:
     """Gives the shards of these queues the settings of their stations, where their pipeline has partitions. A queue
     that is refused is logged and does not keep the worker from starting. Returns those that are left, as their server
     is away. Raises ServerError."""
-    keys, of_pipelines = keys_of(client), [name for name in names if "/" in name]
     with tried_once(client) as broker:
-        found = dict(zip(of_pipelines, read_shard_counts(broker, keys, of_pipelines), strict=True))
-        return {
-            name: "" for name, counts in found.items()
-            if counts is UNKNOWN or (counts.served > 1 and not align_queue(broker, keys, name))
-        }  # fmt: skip
+        return _align_all(broker, keys_of(client), {name: "" for name in names if "/" in name})
+
+
+def _align_all(broker: Broker, keys: Keys, places: Mapping[str, str]) -> dict[str, str]:
+    """Gives the shards of these queues, by the place of their declaration, the settings that they have. Those without
+    other shards cost one round trip for all. Returns the ones that are left, as their server is away."""
+    counts = zip(places, read_shard_counts(broker, keys, list(places)), strict=True)
+    return {
+        name: places[name] for name, found in counts
+        if found is UNKNOWN or (found.served > 1 and not align_queue(broker, keys, name, place=places[name]))
+    }  # fmt: skip
 
 
 @contextmanager
@@ -260,10 +265,7 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
                 _log_published(one, changed)
                 news.append(_configured(keys, one, changed))
         run_each_or_errors(broker, news)  # an event holds nothing up
-        return away | {
-            one.name: one.place for one in declared
-            if one.name not in away and not align_queue(broker, keys, one.name, place=one.place)
-        }  # fmt: skip
+        return away | _align_all(broker, keys, {one.name: one.place for one in declared if one.name not in away})
 
 
 def _registering(keys: Keys, declared: Iterable[DeclaredQueue]) -> Call[bool]:
