@@ -210,7 +210,7 @@ class Observer:
                 bucket.take(-1, self.now())
 
     def crash(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
-        for seen, word, _ in self._reports(args, reply, 3, 3, "crash"):
+        for seen, word, _ in self._reports(args, reply, 4, 3, "crash"):
             seen.ends, seen.spent = 0.0, seen.spent + 1
             if word == b"dead":
                 seen.outcome, seen.has_place = "dead", False

@@ -155,7 +155,7 @@ def _fire(_: str, words: list[str], reply: Any) -> str:
 _SAYS: dict[str, Any] = {
     "enqueue": _enqueue, "enqueue_unique": _unique,
     "reserve": _reserve, "commit": _commit, "move": _move, "fan_out": _fan_out, "fail": _reports(5, 6),
-    "release": _reports(2, 3), "extend": _reports(2, 3), "crash": _reports(3, 3),
+    "release": _reports(2, 3), "extend": _reports(2, 3), "crash": _reports(4, 3),
     "batch_fill": _fill, "batch_claim": _claim,
     "batch_stage": _batch(0), "batch_decide": _batch(0), "batch_renew": _batch(0), "batch_fail": _batch(1),
     "batch_advance": _advance,

@@ -197,11 +197,13 @@ def release(keys: QueueKeys, reports: Iterable[tuple[str, str, int | str]]) -> C
     return _release.on(keys, rest=chain.from_iterable(reports), tasks=keys.tasks, queue=keys.name)
 
 
-def crash(keys: QueueKeys, reports: Iterable[tuple[str, str, bool]], *, reason: str) -> Call[list[str]]:
+def crash(
+    keys: QueueKeys, reports: Iterable[tuple[str, str, bool]], *, reason: str, worker: str = ""
+) -> Call[list[str]]:
     """Reports on tasks that had begun when their worker died: id, token, whether the task may be to blame. `reason`:
-    how the worker died."""
+    how the worker died; `worker`: its id, if that is known."""
     words = chain.from_iterable((task_id, token, "1" if suspect else "") for task_id, token, suspect in reports)
-    return _crash.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, reason=reason)
+    return _crash.on(keys, rest=words, tasks=keys.tasks, queue=keys.name, reason=reason, worker=worker)
 
 
 def taken_in(keys: QueueKeys, first: int, last: int) -> Call[list[tuple[str, int]]]:

@@ -161,7 +161,7 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "commit": _commit,
     "fail": _fail,
     "release": _release,
-    "crash": lambda words: _leased(words, 3, 3),
+    "crash": lambda words: _leased(words, 4, 3),
     "extend": lambda words: _leased(words, 2, 3),
     "move": _move,
     "cancel": lambda words: iter([[_text(words[2])]]),

@@ -159,6 +159,7 @@ class CrashRecovery:
         self._lacks_marks = marks.lacks_marks
         text = marks.read()
         self._work = msgspec.json.decode(text, type=HeldWork) if text else None
+        self._worker = self._work.worker if self._work else ""
 
     def run(self) -> None:
         """Until everything is handed back, or the time is up: then the leases end by themselves."""
@@ -210,7 +211,7 @@ class CrashRecovery:
             if number in self._begun and not (self._begun[number].waits or self._waits_all)
         ]
         for some in _slices(begun):
-            yield leases.crash(keys, some, reason=self._death.reason)
+            yield leases.crash(keys, some, reason=self._death.reason, worker=self._worker)
         if not self._lacks_marks:
             unbegun = [(task_id, str(number), "") for task_id, number in held if number not in self._begun]
             for rest in _slices(unbegun):

@@ -205,10 +205,15 @@ def test_the_dead_worker_is_off_the_list_at_once_and_its_queues_are_named(worker
     for one in ("host.1.00c0de", "host.2.0c0de0"):
         worker.broker.run(leader.announce(worker.keys, one, {"id": one, "queues": "a,b"}, ttl_ms=30_000))
 
+    (begun,) = worker.take("a", 1)
+    worker.marks.begin(begun)
     worker.die("a", "b", death=ProcessExit(code=3)).run()
     worker.die("a", "b", death=ProcessExit(code=3)).run()
 
     assert [one.id for one in client.workers()] == ["host.2.0c0de0"]
+    record = client.task(begun.id).record()
+    assert record is not None
+    assert [one.worker for one in record.failures] == ["host.1.00c0de"], "with its machine, other than of a lease"
     (lost,) = [event for event in client.events() if event.kind == "worker_lost"]
     assert (lost.worker, lost.details) == ("host.1.00c0de", {"queues": "a,b", "how": "worker died (exit code 3)"})
 

@@ -6,8 +6,8 @@ local UNREPORTED = ' ended without a report: its worker died, hung or was cut of
 local INNOCENT_EXPIRIES = 2
 
 -- Returns the new state of the task: 'waiting', 'dead' or 'gone'. `crash`: the cause of its worker's death, if known;
--- nil when the lease expired. `is_suspect`: whether the task may be to blame.
-local function recover_task(now, id, lease, config, crash, is_suspect)
+-- nil when the lease expired. `worker`: its id, if known. `is_suspect`: whether the task may be to blame.
+local function recover_task(now, id, lease, config, crash, worker, is_suspect)
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'max_attempts', 'place', 'max_stalled', 'expiries',
     'failures', 'type', 'suspect', 'unknown_since')
@@ -24,7 +24,7 @@ local function recover_task(now, id, lease, config, crash, is_suspect)
     redis.call('HDEL', key, 'suspect')
   end
   if task[10] then redis.call('HDEL', key, 'unknown_since') end
-  note_failure(key, task[7], now, attempts, crash and 'crashed' or 'expired', worker_of_lease(lease),
+  note_failure(key, task[7], now, attempts, crash and 'crashed' or 'expired', worker or worker_of_lease(lease),
     crash or 'its lease' .. UNREPORTED)
   count_one(task[8], 'recovered')
   local class, what = crash and 'WorkerCrashed' or 'LeaseExpired', crash or 'the lease of an attempt' .. UNREPORTED
