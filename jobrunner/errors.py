@@ -3,8 +3,8 @@
 ::
 
     JobrunnerError
-    ├── UsageError (ValueError)         the caller asked for something that cannot be; nothing was written
-    │   ├── UnknownOption               an option nobody knows; names the nearest known one
+    ├── UsageError (ValueError)         an invalid request of the caller; nothing was written
+    │   ├── UnknownOption               an unknown option; the message names the nearest known option
     │   ├── InvalidName                 a queue, job, task id or prefix with characters that are not allowed
     │   ├── InvalidOption               a known option with a value outside its range
     │   │   └── NaiveDatetime           an instant without a time zone
@@ -15,57 +15,57 @@
     │   ├── DuplicateQueue              a queue declared twice with different settings
     │   ├── UnknownJob                  a job name that no loaded module declares
     │   ├── ModuleNotLoadable           a module with jobs that cannot be imported
-    │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong answer
-    │   │   └── StationError            what a station's function returned is wrong, whatever its items are
+    │   ├── PipelineError               a pipeline whose stations do not fit together, or a station's wrong result
+    │   │   └── StationError            the return value of a station's function is wrong for any item
     │   │       ├── TableError          a table of a lakehouse or of SQL is away, or has other columns
     │   │       └── FolderError         the folder of a sink cannot be written to: a full disk, no rights, no folder
     │   ├── SparkMissing                PySpark is not installed
     │   ├── JavaMissing                 no Java that Spark supports on this machine
     │   ├── EncryptionMissing           the package that encrypts payloads is not installed
     │   ├── FsspecMissing               the package that a payload store needs is not installed
-    │   ├── MicroBatchChanged           a micro-batch has the number of another one that was written
+    │   ├── MicroBatchChanged           a micro-batch has the number of another micro-batch that was written
     │   ├── UnknownMember               a row of a batch for an item that is none of its members
     │   └── ClientClosed                an operation on a client after close()
-    ├── ServerError                     the server did not do what was asked
-    │   ├── ServerUnavailable           it cannot be reached
-    │   │   └── BufferFull              and no more tasks can wait for it in this process
-    │   ├── OutcomeUnknown              it was reached, but the reply was lost: done or not done
-    │   ├── ServerRefused               it answered with an error (ACL, READONLY, LOADING, ...)
-    │   │   └── ServerFull              it is at maxmemory; nothing was written
-    │   ├── DamagedData                 what is stored there cannot be read
-    │   ├── UnsafeServer                its settings may lose tasks (an evicting maxmemory-policy)
-    │   ├── NewerFormat                 a newer version wrote what this one cannot read
-    │   ├── OlderFormat                 an older version wrote what this one cannot read
+    ├── ServerError                     the server did not carry out a request
+    │   ├── ServerUnavailable           the server cannot be reached
+    │   │   └── BufferFull              the server cannot be reached, and the buffer of this process is full
+    │   ├── OutcomeUnknown              the reply was lost after the request was sent: applied or not
+    │   ├── ServerRefused               the server answered with an error (ACL, READONLY, LOADING, ...)
+    │   │   └── ServerFull              the server is at maxmemory; nothing was written
+    │   ├── DamagedData                 data on the server cannot be read
+    │   ├── UnsafeServer                the server's settings may lose tasks (an evicting maxmemory-policy)
+    │   ├── NewerFormat                 a newer version wrote data that this version cannot read
+    │   ├── OlderFormat                 an older version wrote data that this version cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
-    ├── EncryptionError                 a payload or result that cannot be decrypted; it stays as it is
-    │   ├── EncryptionKeyMissing        its key is not among those of this client
-    │   ├── DecryptionFailed            it was changed, or is that of another task
-    │   └── NotEncrypted                it is plain, and this client requires otherwise
+    ├── EncryptionError                 a payload or result that cannot be decrypted; nothing was changed
+    │   ├── EncryptionKeyMissing        this client does not have the key of the payload or result
+    │   ├── DecryptionFailed            the payload or result was changed, or is that of another task
+    │   └── NotEncrypted                a plain payload or result, and this client requires encryption
     ├── PayloadStoreError               a payload cannot be written to, or read from, a payload store
     │   ├── PayloadStoreUnavailable     the store cannot be reached or used by this process; another may
     │   ├── PayloadObjectMissing        the object of a task is not there
-    │   └── PayloadObjectChanged        the object, or the reference to it, is not what was written
+    │   └── PayloadObjectChanged        the object, or the reference to it, was changed
     ├── HistoryTrimmed                  finished tasks were deleted before a stream had read them
     ├── QueueFull                       the queue has reached its max_size; nothing was added
-    ├── WorkerBroken                    a job took away what its worker works with; the worker ended
-    ├── QueueNotEmpty                   it holds tasks, or a periodic job runs on it: it was not deleted
-    ├── DriverFailed                    what serves a queue in place of the worker cannot go on; the worker ended
-    ├── DuplicateTask                   a task like it, or with its id, is there already; nothing was added
+    ├── WorkerBroken                    a job closed file descriptors, or ended threads, of its worker; the worker ended
+    ├── QueueNotEmpty                   the queue holds tasks, or has a periodic job: it was not deleted
+    ├── DriverFailed                    the driver that serves a queue cannot continue; the worker ended
+    ├── DuplicateTask                   an equal task, or a task with this id, exists already; nothing was added
     ├── LeaseError                      a report on a lease that is over; nothing was changed
-    │   ├── NotReserved                 nobody holds the task
-    │   ├── LeaseLost                   another attempt holds it, or it was moved
-    │   ├── ReportUnknown (OutcomeUnknown)  its reply was lost; most likely it was taken
-    │   ├── ReportUnsent (ServerUnavailable)  the node of its partition is away
-    │   ├── TargetFull (QueueFull)      it stays leased: the queue that it should move to is full
-    │   ├── TooManyHops (UsageError)    it stays leased: it was moved as often as is allowed
+    │   ├── NotReserved                 the task has no lease
+    │   ├── LeaseLost                   another attempt holds the task, or it was moved
+    │   ├── ReportUnknown (OutcomeUnknown)  the reply to a report was lost; most likely it was taken
+    │   ├── ReportUnsent (ServerUnavailable)  the node of the task's partition is away
+    │   ├── TargetFull (QueueFull)      the target queue of a move is full; the item stays leased
+    │   ├── TooManyHops (UsageError)    an item was moved as often as is allowed; it stays leased
     │   ├── BatchLost                   another driver holds the batch, its lease ended, or it is decided
-    │   └── ReportsRefused (ExceptionGroup)  of a batch: some were refused, the others were taken
+    │   └── ReportsRefused (ExceptionGroup)  some reports of a batch were refused, the others were taken
     ├── MiddlewareError                 a middleware did not call `next` once, or cannot be around this job
-    └── TaskError                       about one task
-        ├── TaskFailed                  it is dead; carries its last error
-        ├── TaskCancelled               it was cancelled before it finished
-        ├── TaskTimeout (TimeoutError)  result(timeout=...) ran out; the task goes on
-        ├── TaskGone                    no such task: never was, or no longer kept
+    └── TaskError                       an error about one task
+        ├── TaskFailed                  the task is dead; the message has its last error
+        ├── TaskCancelled               the task was cancelled before it finished
+        ├── TaskTimeout (TimeoutError)  result(timeout=...) ran out; the task continues
+        ├── TaskGone                    no such task: it never existed, or is no longer kept
         ├── AttemptTimeout              an attempt ran longer than its job's `timeout`
         ├── AttemptCancelled            the asyncio task of an attempt was cancelled by a job
         └── AttemptCrashed              the process or the event loop of an attempt died
@@ -79,11 +79,11 @@ class JobrunnerError(Exception):
 
 
 class UsageError(JobrunnerError, ValueError):
-    """The caller asked for something that cannot be; nothing was written."""
+    """An invalid request of the caller; nothing was written."""
 
 
 class UnknownOption(UsageError):
-    """An unknown option; the message names the nearest known one."""
+    """An unknown option; the message names the nearest known option."""
 
 
 class InvalidName(UsageError):
@@ -127,23 +127,24 @@ class ModuleNotLoadable(UsageError):
 
 
 class SparkMissing(UsageError):
-    """PySpark, or what a part of it needs, is not installed; the message has the command that installs it."""
+    """PySpark, or a package that a part of PySpark needs, is not installed; the message has the command to install it.
+    """
 
 
 class JavaMissing(UsageError):
-    """No Java that Spark supports on this machine; the message has the command that installs one."""
+    """No Java that Spark supports is installed; the message has the command to install it."""
 
 
 class EncryptionMissing(UsageError):
-    """The package that encrypts payloads is not installed; the message has the command that installs it."""
+    """The package that encrypts payloads is not installed; the message has the command to install it."""
 
 
 class FsspecMissing(UsageError):
-    """The package that a payload store needs is not installed; the message says which, or how to install it."""
+    """The package that a payload store needs is not installed; the message names it, or the command to install it."""
 
 
 class PipelineError(UsageError):
-    """A pipeline whose stations do not fit together, or what a station returned does not fit its links."""
+    """The stations of a pipeline do not fit together, or the return value of a station does not fit its links."""
 
 
 class StationError(PipelineError):
@@ -151,33 +152,34 @@ class StationError(PipelineError):
 
 
 class TableError(StationError):
-    """A table of a lakehouse or of a SQL database cannot take the rows: its columns do not fit, or it, its catalog or
-    its server cannot be reached.
+    """A table of a lakehouse or of a SQL database cannot take the rows: the columns do not fit, or the table, its
+    catalog or its server cannot be reached.
 
-    Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is mended.
+    Nothing was committed, and no failure is counted: the station pauses, and continues once the cause is fixed.
     """
 
     may_be_of_rows = False
-    """Whether rows might be the cause, as of a commit that a library refused: then batches are split to find others."""
+    """Whether rows may be the cause, as when a library refused a commit: then batches are split to find good rows."""
 
 
 class FolderError(StationError):
     """The folder of a sink cannot be written to: a full or read-only disk, no rights, or a path that is no folder.
 
-    Nothing was written, and no failure is counted: the station pauses, and continues once the cause is mended.
+    Nothing was written, and no failure is counted: the station pauses, and continues once the cause is fixed.
     """
 
 
 class MicroBatchChanged(UsageError):
-    """A micro-batch has the number of another one that was written before. Nothing was added.
+    """A micro-batch has the number of another micro-batch, which was written before. Nothing was added.
 
-    In a queue it had another number of rows: the checkpoint is older than the queue, or was copied. In a table or a
-    folder it was that of a query with another checkpoint.
+    In a queue the written micro-batch has another number of rows: the checkpoint is older than the queue, or was
+    copied. In a table or a folder it is of a query with another checkpoint.
     """
 
     @classmethod
     def of_another_query(cls, batch_id: str) -> Self:
-        """Its rows would pass for repeated ones, or replace those of the other."""
+        """The error for a written micro-batch of another query: the rows would count as repeated, or replace its rows.
+        """
         return cls(
             f"micro-batch {batch_id!r} was written by a query with another checkpoint, so nothing is written now: with "
             "a new checkpoint numbers begin at 0 again, so give micro_batch(name, number) another name"
@@ -193,24 +195,24 @@ class ClientClosed(UsageError):
 
 
 class ServerError(JobrunnerError):
-    """The server did not do what was asked."""
+    """The server did not carry out a request."""
 
 
 class ServerUnavailable(ServerError):
-    """The server cannot be reached; nothing was sent, or only what changes nothing more when it is made once more."""
+    """The server cannot be reached; nothing was sent, or only calls that have no further effect when repeated."""
 
 
 class BufferFull(ServerUnavailable):
-    """The server cannot be reached, and no more tasks can wait for it in this process; these were not taken."""
+    """The server cannot be reached, and the buffer of this process is full; the tasks of the call were not taken."""
 
 
 class OutcomeUnknown(ServerError):
-    """The connection broke after the command was sent: it was done or it was not. Of a call that enqueues many: some of
-    them may have been added."""
+    """The connection broke after the command was sent: it was applied or not. If the call enqueues many tasks, some may
+    have been added."""
 
 
 class ServerRefused(ServerError):
-    """The server answered with an error; the message carries its words."""
+    """The server answered with an error, which the message contains."""
 
 
 class ServerFull(ServerRefused):
@@ -226,11 +228,11 @@ class UnsafeServer(ServerError):
 
 
 class NewerFormat(ServerError):
-    """A newer version of jobrunner wrote below this prefix what this one cannot read; nothing was changed."""
+    """A newer version of jobrunner wrote data below this prefix that this version cannot read; nothing was changed."""
 
 
 class OlderFormat(ServerError):
-    """An older version of jobrunner wrote below this prefix what this one cannot read; nothing was changed."""
+    """An older version of jobrunner wrote data below this prefix that this version cannot read; nothing was changed."""
 
 
 class EmbeddedServerError(ServerUnavailable):
@@ -242,7 +244,7 @@ class EncryptionError(JobrunnerError):
 
 
 class EncryptionKeyMissing(EncryptionError):
-    """The key that it was encrypted or signed with is not among the `payload_keys` of this client."""
+    """The key of an encrypted or signed payload or result is not among the `payload_keys` of this client."""
 
 
 class DecryptionFailed(EncryptionError):
@@ -258,7 +260,7 @@ class PayloadStoreError(JobrunnerError):
 
 
 class PayloadStoreUnavailable(PayloadStoreError):
-    """The store cannot be reached, this process may not use it, or has none configured; the message says which."""
+    """The store cannot be reached, or is forbidden for this process, or not configured; the message says which."""
 
 
 class PayloadObjectMissing(PayloadStoreError):
@@ -270,14 +272,14 @@ class PayloadObjectChanged(PayloadStoreError):
 
 
 class HistoryTrimmed(JobrunnerError):
-    """Finished tasks were deleted before a stream had read them; the message tells how to go on."""
+    """Finished tasks were deleted before a stream had read them; the message says how to continue."""
 
 
 class QueueFull(JobrunnerError):
     """The queue has reached its max_size; nothing was added to it.
 
-    `queue` is its name, `max_size` the most that it may hold (of a queue with partitions: the part of one of them),
-    and `wanted` how many tasks the call has. Of a move (TargetFull) `max_size` is None.
+    `queue` is its name, `max_size` its capacity (in a queue with partitions the part of one partition), and `wanted`
+    the number of tasks in the call. For a move (TargetFull) `max_size` is None.
     """
 
     def __init__(self, message: str, wanted: int = 1, *, queue: str = "", max_size: int | None = None) -> None:
@@ -288,11 +290,11 @@ class QueueFull(JobrunnerError):
 
 
 class WorkerBroken(JobrunnerError):
-    """A job took away what its worker works with: it closed its file descriptors, or ended its threads."""
+    """A job closed file descriptors of its worker, or ended the worker's threads."""
 
 
 class QueueNotEmpty(JobrunnerError):
-    """The queue holds something, or a periodic job runs on it, so it was not deleted."""
+    """The queue holds tasks or batches, or a periodic job runs on it, so it was not deleted."""
 
 
 class DriverFailed(JobrunnerError):
@@ -300,13 +302,13 @@ class DriverFailed(JobrunnerError):
 
 
 class DuplicateTask(JobrunnerError):
-    """A task like this one, or with its id, is there already; nothing was added.
+    """An equal task (by its unique lock), or a task with this id, exists already; nothing was added.
 
-    `task_id` is the id of the one that is there; `task_ids` are all of them, where many were sent.
+    `task_id` is the id of the existing task; `task_ids` has all such ids of a call with many tasks.
     """
 
     def __init__(self, message: str, task_id: str = "", task_ids: list[str] | None = None) -> None:
-        super().__init__(message)  # unpickled, it is made of the message alone, and then gets its attributes
+        super().__init__(message)  # unpickling calls this with the message alone, and sets the attributes after
         self.task_id = task_id
         self.task_ids = list(task_ids or [task_id])
 
@@ -324,7 +326,7 @@ class LeaseLost(LeaseError):
 
 
 class ReportUnknown(OutcomeUnknown, LeaseError):
-    """The reply to a report was lost, and sent again it found no lease: most likely it was taken the first time."""
+    """The reply to a report was lost, and the repeated report found no lease: most likely the first was taken."""
 
 
 class ReportUnsent(ServerUnavailable, LeaseError):
@@ -346,16 +348,16 @@ class BatchLost(LeaseError):
 class ReportsRefused(ExceptionGroup[LeaseError], LeaseError):
     """Some reports of a batch were refused and changed nothing, but for ReportUnknown; the others were taken.
 
-    `verdicts` has one entry for each lease of the batch, in its order: True when its report was taken, False when its
-    item is gone, or the error it was refused with: NotReserved, LeaseLost, of a move also TargetFull and TooManyHops;
-    ReportUnknown when its reply was lost, ReportUnsent when the node of its partition is away. `except*` and
+    `verdicts` has one entry for each lease of the batch, in order: True when the report was taken, False when the item
+    is gone, or the error of a refused report: NotReserved, LeaseLost, for a move also TargetFull and TooManyHops;
+    ReportUnknown when the reply was lost, ReportUnsent when the node of the partition is away. `except*` and
     `exceptions` see these errors.
     """
 
     verdicts: "list[bool | LeaseError]"
 
     def __new__(cls, verdicts: "list[bool | LeaseError]") -> Self:
-        """A group of the errors among the verdicts, of which there must be one."""
+        """A group of the errors among the verdicts, at least one."""
         refused = [one for one in verdicts if isinstance(one, LeaseError)]
         unknown = sum(isinstance(one, ReportUnknown) for one in refused)
         text = f"{len(refused) - unknown} of {len(verdicts)} reports were refused and changed nothing, see verdicts"
@@ -371,11 +373,11 @@ class MiddlewareError(JobrunnerError):
 
 
 class TaskError(JobrunnerError):
-    """About one task."""
+    """An error about one task."""
 
 
 class TaskFailed(TaskError):
-    """The task is dead; the message carries its last error."""
+    """The task is dead; the message has its last error."""
 
 
 class TaskCancelled(TaskError):
@@ -383,17 +385,17 @@ class TaskCancelled(TaskError):
 
 
 class TaskTimeout(TaskError, TimeoutError):
-    """`result(timeout=...)` ran out; the task itself goes on."""
+    """`result(timeout=...)` ran out; the task itself continues."""
 
 
 class TaskGone(TaskError):
-    """No such task: there never was one, or it is no longer kept."""
+    """No such task: it never existed, or is no longer kept."""
 
 
 class AttemptTimeout(TaskError):
     """An attempt ran longer than its job's `timeout`."""
 
-    def __str__(self) -> str:  # raised in a thread it has no text: Python takes a class for that, and no object
+    def __str__(self) -> str:  # raised in a thread, it has no text: Python accepts a class there, not an object
         return super().__str__() or "the attempt ran longer than its timeout"
 
 

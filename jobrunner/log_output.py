@@ -1,4 +1,4 @@
-"""Where the lines of the log go: to stderr, as lines for people or lines of JSON."""
+"""The output of log lines: on stderr, as text for people or as JSON."""
 
 import os
 import sys
@@ -21,8 +21,8 @@ FORMATS = ("console", "json")
 
 
 def log_to_stderr(form: str, level: str = "info") -> None:
-    """Sets up structlog, and standard logging for programs that use that, for lines of `level` and above, also for what
-    Python itself writes to stderr. A user's module may set up its own after."""
+    """Sets up structlog and standard logging for lines of `level` and above. Messages that Python itself writes to
+    stderr are logged, too. A user's module may set up its own logging after."""
     import logging
 
     import structlog
@@ -43,7 +43,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     )
 
     class StandardHandler(logging.StreamHandler[TextIO]):
-        """Standard logging, in which any error of a line is lost, but a timeout."""
+        """The handler of standard logging. Of the errors of a line, only AttemptTimeout reaches the caller."""
 
         def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
             error = sys.exc_info()[1]
@@ -65,13 +65,13 @@ def log_to_stderr(form: str, level: str = "info") -> None:
 
 
 def warnings_to_stderr() -> None:
-    """Lets only warnings and what is worse through, for a command that talks to a person itself."""
+    """Logs only warnings and errors, for commands with output of their own."""
     log_to_stderr("console", "warning")
 
 
 class _Lines:
-    """Writes rendered lines for structlog, in place of its WriteLogger, whose lock stays locked in a child that is
-    forked while another thread writes: the first line of the child would wait for it for ever."""
+    """Writes rendered lines for structlog. The WriteLogger of structlog has a lock that stays locked in a child forked
+    while another thread writes: the first line of the child would wait for ever."""
 
     def __init__(self, stream: TextIO) -> None:
         from jobrunner.forks import call_in_forks
@@ -88,8 +88,8 @@ class _Lines:
         return self
 
     def msg(self, line: str) -> None:
-        """Writes a line in one write: the lines of several processes on one stderr do not mix. Troubles of the stream
-        (a closed pipe, a full disk) cost lines of the log and nothing else."""
+        """Writes a line in one write, so that the lines of several processes on one stderr do not mix. Errors of the
+        stream (a closed pipe, a full disk) only lose log lines."""
         with self._lock, suppress(OSError, ValueError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
@@ -98,9 +98,9 @@ class _Lines:
 
 
 def _log_messages_of_python(log: SafeLogger) -> None:
-    """Logs what Python itself writes to stderr, over several lines: warnings, errors that ended a thread, and errors
-    that Python ignores, as of `__del__`. A program that reads the log line by line would take each of their lines for a
-    line of its own. A program may set hooks of its own after."""
+    """Logs messages that Python itself writes to stderr: warnings, errors that ended a thread, and errors that Python
+    ignores, as of `__del__`. They have several lines, which a program that reads the log line by line would take for
+    separate entries. A program may set its own hooks after."""
 
     def warned(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
@@ -129,12 +129,13 @@ def _log_messages_of_python(log: SafeLogger) -> None:
 def _repr_of(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # an object on its way out
+    except Exception:  # an object under destruction
         return type(value).__name__
 
 
 def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Adds the `extra` of standard logging, which replaces nothing that every line has: the message stays."""
+    """Adds the `extra` of standard logging. Names of fields of every line get the prefix `extra_`: the message stays.
+    """
     import structlog
 
     extra = structlog.stdlib.ExtraAdder()(logger, method, {"_record": line["_record"]})
@@ -145,7 +146,7 @@ def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> Muta
 
 
 def _as_texts(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Tracebacks are texts, as renderers take them to be, also of an error that a job logs as `exception=error`."""
+    """Formats tracebacks, also of an error that a job logs as `exception=error`: renderers need texts."""
     from traceback import format_exception
 
     for name in ("exception", "stack"):
@@ -158,7 +159,7 @@ def _as_texts(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapp
 
 
 def _hide(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A line of a job is written without the values that redaction hides. Those of this package name none."""
+    """Hides redacted values in a line of a job. The lines of this package have none."""
     if RUNNING.get() is None:
         return line
     from jobrunner.redaction import in_line
@@ -173,13 +174,13 @@ def _renderer(form: str) -> list[Any]:
         in_json = structlog.processors.JSONRenderer(default=str)
         return [structlog.processors.format_exc_info, _as_texts, _hide, _whatever_it_holds(in_json)]
     colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    # The plain one: it shows no local variables, which may hold secrets.
+    # The plain formatter: it writes no local variables, which may hold secrets.
     on_console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
     return [_as_texts, _hide, _readable, _whatever_it_holds(on_console)]
 
 
 def _whatever_it_holds(render: Any) -> Any:
-    """The renderer, for values of any kind: a line that a job logs must not end its attempt."""
+    """Makes a renderer accept values of any kind: a log line of a job must not end its attempt."""
 
     def rendered(log: object, method: str, line: MutableMapping[str, Any]) -> Any:
         try:
@@ -194,8 +195,8 @@ def _whatever_it_holds(render: Any) -> Any:
 
 
 def _readable(_: Any, __: str, event: Any) -> Any:
-    """Nothing that is logged steers the terminal: the renderer writes texts without blanks as they are. Tracebacks are
-    shortened, durations get a unit, and of a list the first few are written."""
+    """Formats values for people: tracebacks are shortened, durations get a unit, and lists are cut. Control characters
+    are escaped: the renderer writes texts without blanks as they are, and they could control the terminal."""
     return {printable(name): _readable_value(name, value) for name, value in event.items()}
 
 

@@ -1,4 +1,4 @@
-"""The driver for asyncio: the same calls, awaited. It serves one event loop at a time."""
+"""The driver for asyncio: awaits the calls that Broker blocks on. A driver serves one event loop at a time."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -39,10 +39,11 @@ T = TypeVar("T")
 
 
 async def has_died_async(connection: Any) -> bool:
-    """The same for asyncio. A cancellation meanwhile closes the connection, as its state is not known."""
+    """Whether the server closed an idle connection, or left something unread on it. A cancellation closes the
+    connection, whose state is then unknown."""
     try:
         for _ in range(2):
-            await asyncio.sleep(0)  # lets a loop that did not run meanwhile hear of the end
+            await asyncio.sleep(0)  # an event loop that was blocked has not yet processed the end
         return bool(await connection.can_read())
     except BROKEN:
         return True
@@ -52,7 +53,7 @@ async def has_died_async(connection: Any) -> bool:
 
 
 class AsyncBroker:
-    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`."""
+    """Runs calls on pooled connections. Connections open when needed, stay for the next call, and end on `close`."""
 
     def __init__(
         self,
@@ -69,9 +70,10 @@ class AsyncBroker:
         self.now_ms = now_ms
         self._retry_timeout_s = retry_timeout_s
         self._is_patient = retry_timeout_s > NOTED_S
-        """Then it must know what is lost in a connection that is dead already, as nothing was sent on that one."""
+        """Whether retries outlast the note of a call. Idle connections are then checked before a send: on a dead
+        connection nothing is sent, so the calls do not become too old to repeat."""
         self._on_dead: Callable[[], None] = ignore
-        """Called when a connection has died that rested; the exchange goes on with another one."""
+        """Called when an idle connection has died; the exchange continues on another connection."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle = Idle()
         self._exchanges = ExchangeQueue(self._carried_out)
@@ -85,11 +87,11 @@ class AsyncBroker:
             self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
 
     async def run(self, call: Call[T]) -> T:
-        """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
+        """The value of one call. Raises ServerError, or the errors of the call's reader."""
         return interpret(call, (await self._replies((call,)))[0])
 
     async def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
+        """The values of several calls, in order, in one round trip. Raises the error of the first refused call."""
         replies = await self._replies(calls)
         return [interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
@@ -99,11 +101,11 @@ class AsyncBroker:
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """The replies of the server as they are, an error as a value."""
+        """The raw replies of the server, errors as values."""
         return await self._replies(calls)
 
     async def open_blocking(self, key: bytes) -> Any:
-        """A connection for commands that wait in the server, on that key; the caller disconnects it."""
+        """A new connection for commands that block in the server on `key`; the caller disconnects it."""
         return await self.endpoint.open_async(blocking=True, key=key)
 
     def check_open(self) -> None:
@@ -112,10 +114,10 @@ class AsyncBroker:
             raise ClientClosed("this client is closed; open a new one")
 
     async def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
+        """Like run_many, but returns only when the writes have the configured durability.
 
-        Raises OutcomeUnknown when that is not confirmed in time, and in place of ServerUnavailable when some calls were
-        carried out.
+        Raises OutcomeUnknown when the server does not confirm that in time, and in place of ServerUnavailable when some
+        calls were applied.
         """
         if self._confirmation is None:
             return await self.run_many(calls) if len(calls) == 1 else written(await self.run_each(calls))
@@ -131,7 +133,7 @@ class AsyncBroker:
             await self._nodes.close()
 
     async def _drop_idle(self) -> None:
-        # At the same time: each may wait for a server that does not answer, as long as for a connect.
+        # Concurrently: each may wait as long as the connect timeout for a server that does not answer.
         await asyncio.gather(*(connection.disconnect() for connection in self._idle.take_all()))
 
     def _node(self, endpoint: Endpoint) -> "AsyncBroker":
@@ -145,8 +147,8 @@ class AsyncBroker:
         return await self._exchanges.replies(calls)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins anew in another loop: exchanges that were under way in a closed one never end. Raises UsageError while
-        the one before is open."""
+        """Starts with new connections in another event loop: exchanges of a closed loop never end. Raises UsageError
+        while the previous loop is open."""
         if self._loop is loop:
             return
         if self._loop is not None:
@@ -159,7 +161,7 @@ class AsyncBroker:
         self._loop = loop
 
     async def _carried_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """The replies of one exchange, which is repeated as far as it may be."""
+        """The replies of one exchange, which is repeated as far as its calls allow."""
         policy = ReconnectPolicy(self._retry_timeout_s, self.endpoint)
         try:
             return await self._tried(policy, calls)
@@ -209,7 +211,7 @@ class AsyncBroker:
                 raise
 
     async def _take(self) -> Any | None:
-        """A connection that rested, unless there is another primary now than the one it leads to."""
+        """An idle connection; None when there is none, or when the sentinels name another primary."""
         connection, sentinels = self._idle.take(), self.endpoint.sentinels
         if connection is None or sentinels is None:
             return connection
@@ -234,7 +236,7 @@ class AsyncBroker:
         return connection
 
     async def _greet(self, connection: Any) -> None:
-        """Asks on a new connection whether it may be used. Raises what the reader of the greeting raises."""
+        """Sends the greeting on a new connection. Raises the errors of the greeting's reader."""
         if self._greeting is None:
             return
         try:
@@ -262,7 +264,7 @@ class AsyncBroker:
         if has_errors(replies) and any(map(is_demoted, replies)):
             await self._drop_idle()
             raise Demoted(calls, replies, waits=self._has_sentinels)
-        if self._closed:  # meanwhile
+        if self._closed:  # during the exchange
             await connection.disconnect(nowait=True)
         else:
             self._idle.rest(connection)
@@ -270,8 +272,8 @@ class AsyncBroker:
 
 
 async def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
-    """Sends and waits as the steps want; returns their result."""
-    replies: Any = None  # what a generator begins with
+    """Sends the calls and makes the pauses of the steps; returns the result of the steps."""
+    replies: Any = None  # a generator starts with send(None)
     try:
         while True:
             step = steps.send(replies)
@@ -286,7 +288,7 @@ async def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The event loop that runs. Raises UsageError outside of asyncio, as under trio, also through anyio."""
+    """The running event loop. Raises UsageError outside asyncio, such as under trio, also through anyio."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The nodes of a cluster for asyncio, each with a driver of its own, asked at the same time."""
+"""The nodes of a cluster for asyncio, each with a driver of its own, queried concurrently."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from jobrunner.errors import ClientClosed, ServerError
 
 
 class AsyncClusterNode(Protocol):
-    """A driver of one node that tries once."""
+    """A driver of one node, without retries."""
 
     async def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
     async def close(self) -> None: ...
 
 
 class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
-    """Opens a driver for each node when it is first asked."""
+    """Opens a driver for each node at the first call to it."""
 
     async def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """A reply, or an error, for each call. Raises ServerError when none was answered."""
+        """A reply, or an error, for each call. Raises ServerError when no call was answered."""
         if not calls:
             return []
         parts = ClusterBatch(calls, self._cluster, self._confirmation)
@@ -46,7 +46,7 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
         if greeting is None:
             return
         while greeting.open and await self._exchange(greeting) is None:
-            pass  # it was redirected
+            pass  # the greeting was redirected
         self._take_greeting(greeting, sent_at)
 
     async def _exchange(self, parts: ClusterBatch) -> Exception | None:
@@ -79,7 +79,7 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
             return error
 
     async def close(self) -> None:
-        """Disconnects from all; further calls raise ClientClosed."""
+        """Disconnects from all nodes; further calls raise ClientClosed."""
         self._closed = True
         for node in list(self._nodes.values()):
             await node.close()

@@ -1,8 +1,8 @@
-"""Reads fields of very many hashes: one write and one parser for hundreds of commands, and no object for each.
-`broker_at` is the driver of a process that Spark started, which knows only the address and the prefix.
+"""Reads fields of very many hashes: one write and one parser for hundreds of commands, without an object per command.
+`broker_at` is the driver of a process that Spark started, which knows only the URL and the prefix.
 
-Invariant: every reply to a sent command is received, in order; a failure ends the reader. Nothing is repeated here: the
-caller starts the part again that failed.
+Invariant: every reply to a sent command is received, in order; a failure ends the reader. The reader repeats nothing:
+the caller restarts the failed part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,8 @@ _PARTIAL = object()
 
 @contextmanager
 def broker_at(url: str, prefix: str) -> Iterator[Broker]:
-    """A driver for as long as the block lasts. Objects that Spark sends to other processes hold no connection. Its
-    calls raise NewerFormat or OlderFormat when this version cannot read the keys below the prefix."""
+    """A driver that lives as long as the block, as objects that Spark sends to other processes hold no connection. The
+    driver's calls raise NewerFormat or OlderFormat when this version cannot read the keys below the prefix."""
     endpoint = Endpoint(url, client_name="jobrunner-spark")
     broker = Broker(endpoint, retry_timeout_s=_RETRY_TIMEOUT_S, greeting=check_format(Keys(prefix)))
     try:
@@ -43,10 +43,10 @@ def broker_at(url: str, prefix: str) -> Iterator[Broker]:
 
 
 class BulkReader:
-    """One connection for `send` and `receive` in turns, that rested with a driver, or a new one. Its life: connected at
-    once, ends with `give_back`, `close` or its block.
+    """One connection for `send` and `receive` in turns: an idle connection of a driver, or a new connection. It is
+    connected at once, and ends with `give_back`, `close` or its block.
 
-    `received` counts the bytes of the replies so far. On a cluster all that is read must be of the slot of `key`.
+    `received` counts the bytes of the replies so far. On a cluster all keys that are read must be in the slot of `key`.
     """
 
     def __init__(self, broker: Broker, key: bytes = b"") -> None:
@@ -71,15 +71,15 @@ class BulkReader:
         return reply
 
     def send(self, packed: bytes) -> None:
-        """Sends commands that are packed already, and does not wait. Raises ServerUnavailable."""
+        """Sends packed commands without waiting for replies. Raises ServerUnavailable."""
         try:
             self._connection.send(packed)
         except BROKEN as error:
             raise self._unavailable(error) from error
 
     def receive(self, count: int) -> list[Any]:
-        """The next replies; for a key of the wrong type (WRONGTYPE) that is an exception. Raises ServerUnavailable, and
-        ServerRefused when the server refused a command for any other reason, because its data may exist."""
+        """The next `count` replies; the reply for a key of the wrong type (WRONGTYPE) is an exception. Raises
+        ServerUnavailable, and ServerRefused for any other refusal, because the data of that command may exist."""
         try:
             found = self._replies.take(count)
         except BROKEN as error:
@@ -92,7 +92,7 @@ class BulkReader:
         return found
 
     def give_back(self) -> None:
-        """Returns the connection to the driver, for its next call. Only after the reply to all that was sent."""
+        """Returns the connection to the driver for its next call. Allowed only after every reply was received."""
         self._broker.take_back(self._connection)
 
     def close(self) -> None:
@@ -104,11 +104,11 @@ class BulkReader:
 
 
 def pack_hash_reads(prefix: bytes, ids: Sequence[bytes], fields: Sequence[bytes]) -> bytes:
-    """One HMGET for the hash of each id, packed; `prefix` is that of their keys."""
+    """One HMGET for the hash of each id, packed; `prefix` is the prefix of the keys of the hashes."""
     head = b"*%d\r\n$5\r\nHMGET\r\n" % (2 + len(fields))
     tail = b"\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(field), field) for field in fields)
     lengths = set(map(len, ids))
-    if len(lengths) == 1:  # ids that jobrunner made: one pass in C
+    if len(lengths) == 1:  # ids that jobrunner generated: one pass in C
         start = b"%b$%d\r\n%b" % (head, len(prefix) + lengths.pop(), prefix)
         return start + (tail + start).join(ids) + tail
     return b"".join([b"%b$%d\r\n%b%b%b" % (head, len(prefix) + len(one), prefix, one, tail) for one in ids])
@@ -130,7 +130,7 @@ def _connected(endpoint: Endpoint, key: bytes) -> Any:
 
 
 def _check_has_loaded(connection: Any) -> None:
-    """Raises BusyLoadingError. A user who may not PING may ask other things."""
+    """Raises BusyLoadingError. A refused PING is ignored: its user may still have the right to read."""
     try:
         connection.send(_PING)
         raise_if_loading([read_reply(connection)])

@@ -1,9 +1,8 @@
-"""Writes that follow each other, of which the next is made while the server carries out the one before.
+"""A pipeline of writes: the caller prepares the next round of calls while the server applies the round before.
 
-Invariant: rounds reach the server in the order in which they were given, and each is applied once. When the connection
-breaks, or the server wants a round again, all rounds without a reply are sent once more, one after the other, by the
-driver; so only repeatable calls are sent ahead. When another client's long script delays a round, the next round may be
-applied before it.
+Invariant: rounds are sent in the order of `send`, and each is applied once. When the connection breaks, or a round has
+to be sent again, the driver sends all rounds without a reply once more, one after the other; so only repeatable calls
+are sent ahead. When another client's long script delays a round, the next round may be applied before it.
 """
 
 from collections import deque
@@ -22,25 +21,25 @@ from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 
 _AHEAD = 1
-"""Rounds that may be without a reply when another is sent. More would not make the server wait less."""
+"""Rounds that may be without a reply when another round is sent. More would not reduce the server's idle time."""
 
 
 class Round(NamedTuple):
-    """Calls that are sent together. `done` gets their values; `lost` is called when it is unknown what was applied."""
+    """Calls that are sent together. `done` gets their values; `lost` is called when the outcome is unknown."""
 
     calls: Sequence[Call[Any]]
     done: Callable[[list[Any]], object]
     lost: Callable[[], object]
     sent_at: float = 0.0
-    """On the clock `since_boot`, by the stream."""
+    """The time of sending on the clock `since_boot`; the stream sets it."""
 
 
 class CallStream:
-    """Its life: a block in which rounds are sent. The block ends when the last reply is there.
+    """Sends rounds within a `with` block. The block ends when the last reply has arrived.
 
-    An error of a round is raised when its reply is read: by the call that sends the next round, or at the end. The
-    server may have applied that next round by then; its `done` is called as well. Calls that have to be confirmed, or
-    that go to a cluster or to the primary that sentinels name, wait for each other.
+    An error of a round is raised when its reply is read: by the `send` of the next round, or at the end of the block.
+    The server may have applied that next round by then; its `done` is called as well. Rounds wait for each other when
+    their writes are confirmed, or go to a cluster or to the primary that sentinels name.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -58,7 +57,7 @@ class CallStream:
             if error is None:
                 self.drain()
             elif isinstance(error, Exception):
-                with suppress(JobrunnerError):  # the first error is told
+                with suppress(JobrunnerError):  # the first error is raised
                     self.drain()
             else:
                 self._tell_lost(self._sent)
@@ -66,7 +65,8 @@ class CallStream:
             self._give_back()
 
     def send(self, one: Round) -> None:
-        """Sends a round, and waits for the replies to those before. Raises as `Broker.write`, for any of them."""
+        """Sends a round, and waits for the replies to earlier rounds. Raises the errors of `Broker.write`, for any
+        round."""
         if not self._broker.sends_ahead or not may_repeat(one.calls):
             self.drain()
             self._write(one)
@@ -86,7 +86,7 @@ class CallStream:
             self._receive()
 
     def drain(self) -> None:
-        """Waits for the replies to all that was sent. Raises as `send`."""
+        """Waits for the replies to all rounds. Raises the errors of `send`."""
         while self._sent:
             self._receive()
 
@@ -122,7 +122,7 @@ class CallStream:
             self._sent.clear()
             raise
         except BaseException as error:
-            if not isinstance(error, Exception):  # interrupted; the block tells of the others
+            if not isinstance(error, Exception):  # interrupted; `__exit__` reports the other rounds
                 one.lost()
             raise
         one.done(values)
@@ -135,15 +135,15 @@ class CallStream:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if self._sent:  # interrupted: replies may come that nobody reads
+        if self._sent:  # interrupted: unread replies may arrive
             connection.disconnect()
         else:
             self._broker.take_back(connection)
 
 
 def _in_time(one: Round) -> list[Call[Any]]:
-    """The calls of a round that was sent, to be sent again in what is left of their time. Raises OutcomeUnknown when
-    that is over."""
+    """The calls of a sent round, with the rest of the time in which they may be repeated. Raises OutcomeUnknown when
+    that time is over."""
     age_s = since_boot() - one.sent_at
     calls = [replace(call, repeat_s=call.repeat_s - age_s) for call in one.calls]
     if any(call.repeat_s < 0 for call in calls):

@@ -1,4 +1,4 @@
-"""The nodes of a cluster, each with a driver of its own, asked until every call of a batch has its reply."""
+"""The nodes of a cluster, each with a driver of its own. Calls are sent until each call of a batch has its reply."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from jobrunner.errors import ClientClosed, ServerError, ServerUnavailable
 
 _AT_ONCE = 16
 _GREET_AGAIN_S = 1.0
-"""Between greetings while their node is away. More often, a node that hangs would slow down what goes to the others."""
+"""Pause between greetings while their node is away. More often, a hanging node would delay calls to other nodes."""
 
 
 class ClusterNode(Protocol):
-    """A driver of one node that tries once."""
+    """A driver of one node, without retries."""
 
     def replies(self, calls: Sequence[Call[Any]], /) -> list[Any]: ...
     def close(self) -> None: ...
@@ -32,11 +32,11 @@ AnyNode = TypeVar("AnyNode")
 
 
 class OpenNodes(Generic[AnyNode]):
-    """A driver for each node that was asked so far.
+    """The drivers of the nodes used so far.
 
-    The `greeting` concerns one key, so it goes to the node of that key, whichever nodes the calls go to: alone, before
-    the first of them, and again before the next after a connection to any node was lost. When its reader raises,
-    nothing else is sent.
+    The `greeting` concerns one key, so it goes to the node of that key, whichever nodes the calls go to. It is sent
+    alone, before the first call, and again before the next call after a connection to any node was lost. When its
+    reader raises, nothing else is sent.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class OpenNodes(Generic[AnyNode]):
         self._nodes: dict[Address, AnyNode] = {}
         self._closed = False
         self._failed_at = 0.0
-        """When a driver last lost a connection, or got none; the next one may lead to other data."""
+        """When a driver last lost a connection, or got none; the next connection may lead to other data."""
         self._greeted_at = -inf
-        """When the greeting was sent that was last replied to."""
+        """When the last answered greeting was sent."""
         self._greet_next_at = -inf
 
     def note_failure(self) -> None:
@@ -62,13 +62,14 @@ class OpenNodes(Generic[AnyNode]):
         self._failed_at = monotonic()
 
     def _greeting_due(self) -> ClusterBatch | None:
-        """The greeting as a batch, when it is to be sent before the next calls."""
+        """The greeting as a batch; None when it need not be sent before the next calls."""
         if self._greeting is None or self._greeted_at > self._failed_at or monotonic() < self._greet_next_at:
             return None
         return ClusterBatch((self._greeting,), self._cluster, None)
 
     def _take_greeting(self, batch: ClusterBatch, sent_at: float) -> None:
-        """Raises what the reader of the greeting raises. A node that is away keeps no caller from the others."""
+        """Raises the errors of the greeting's reader. A greeting without a reply raises nothing: calls to other nodes
+        continue while its node is away."""
         if batch.open:
             self._greet_next_at = monotonic() + _GREET_AGAIN_S
         elif self._greeting is not None:
@@ -76,7 +77,7 @@ class OpenNodes(Generic[AnyNode]):
             self._greeted_at = sent_at
 
     def _pause_before_next(self, parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
-        """Seconds until the open calls go again, behind the greeting; when the time is up they do not."""
+        """Seconds until the open calls are sent again, after the greeting. After the retry timeout they fail."""
         self._greet_next_at = -inf
         try:
             return policy.pause_to_connect(trouble)
@@ -92,15 +93,15 @@ class OpenNodes(Generic[AnyNode]):
 
 
 class ClusterNodes(OpenNodes[ClusterNode]):
-    """For threads."""
+    """The nodes of a cluster for threads."""
 
     _pool: ThreadPoolExecutor | None = None
     _pool_of = 0
 
     def replies(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-        """A reply, or an error, for each call. Raises ServerError when none was answered.
+        """A reply, or an error, for each call. Raises ServerError when no call was answered.
 
-        Several nodes are asked at the same time; `meanwhile` is done before.
+        Several nodes are queried concurrently; `meanwhile` is called before that.
         """
         if meanwhile is not None:
             meanwhile()
@@ -125,11 +126,11 @@ class ClusterNodes(OpenNodes[ClusterNode]):
         if greeting is None:
             return
         while greeting.open and self._exchange(greeting) is None:
-            pass  # it was redirected
+            pass  # the greeting was redirected
         self._take_greeting(greeting, sent_at)
 
     def primaries(self) -> list[ClusterNode]:
-        """Every node that serves slots. Raises ServerError."""
+        """The drivers of all nodes that serve slots. Raises ServerError."""
         try:
             self._cluster.renew()
         except BROKEN as error:
@@ -154,10 +155,10 @@ class ClusterNodes(OpenNodes[ClusterNode]):
         return parts.trouble
 
     def _ask_all(self, groups: Sequence[NodeBatch]) -> list[list[Any] | ServerError]:
-        """The first node is asked by the calling thread, as mostly it is the only one."""
+        """The replies of each node, or its error. The calling thread queries the first node, usually the only node."""
         try:
             others = [self._helpers().submit(self._ask, group) for group in groups[1:]]
-        except RuntimeError as error:  # it was closed by another thread, or the interpreter ends
+        except RuntimeError as error:  # another thread closed the pool, or the interpreter ends
             raise ClientClosed("this client is closed; open a new one") from error
         return [*map(self._ask, groups[:1]), *(other.result() for other in others)]
 
@@ -171,12 +172,12 @@ class ClusterNodes(OpenNodes[ClusterNode]):
             return error
 
     def _helpers(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pool_of != os.getpid():  # a fork has none of its threads
+        if self._pool is None or self._pool_of != os.getpid():  # the pool's threads do not exist in a fork
             self._pool, self._pool_of = ThreadPoolExecutor(_AT_ONCE, "jobrunner-node"), os.getpid()
         return self._pool
 
     def close(self) -> None:
-        """Disconnects from all; further calls raise ClientClosed."""
+        """Disconnects from all nodes; further calls raise ClientClosed."""
         self._closed = True
         if self._pool is not None:
             self._pool.shutdown(wait=False)
@@ -185,7 +186,7 @@ class ClusterNodes(OpenNodes[ClusterNode]):
 
 
 def away(why: str) -> ServerUnavailable:
-    """The error for a node that was sent nothing, as it did not answer before."""
+    """The error for a node that was skipped, as it did not answer before."""
     error = ServerUnavailable(why)
     error.__cause__ = RedisConnectionError(why)
     return error

@@ -1,5 +1,5 @@
-"""Writes that a command behind them on the same connection confirms: WAITAOF when they are on disk, WAIT when a replica
-has them. See docs/durability.md."""
+"""Writes confirmed by a later command on the same connection: WAITAOF when they are on disk, WAIT when a replica has
+them. See docs/durability.md."""
 
 import re
 from collections.abc import Generator, Sequence
@@ -11,7 +11,7 @@ from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 
 Steps = Generator[float | Sequence[Call[Any]], list[Any], Any]
-"""Seconds to wait, or calls to send on the same connection, whose replies it takes; returns a reply."""
+"""Yields seconds to wait, or calls to send on the same connection, and receives their replies; returns a reply."""
 
 _CONFIRMATIONS = ("WAIT", "WAITAOF")
 _DID_NOTHING = frozenset({NoScriptError, BusyLoadingError, BusyScriptError})
@@ -19,7 +19,7 @@ _BUSY_PAUSE_S: Final = 0.05
 _MARK_MS = 1000
 _MARK_ENDS = b":sent:confirmed"
 _SYNC_EVERY_S: Final = 1.01
-"""The pause between two syncs with everysec, and a little more, as the server counts in whole milliseconds."""
+"""The interval of syncs with everysec, and 10 ms more, as the server counts in whole milliseconds."""
 _MOST_ROUNDS = 3
 OF_SOME: Final = (
     "This is of some of the tasks; others of the same call may have been added; with ids of your own you may send all "
@@ -33,8 +33,8 @@ _HOW_IT_SYNCS: Final[Sequence[Call[Any]]] = (
 
 
 def confirmation_marks(calls: Sequence[Call[Any]], *, everywhere: bool) -> list[Call[Any]]:
-    """Writes to send between calls and their confirmation, which counts only what its own connection wrote. Calls that
-    are sent again on another one, or find their task there, write nothing, and would be confirmed at once.
+    """Writes to send between calls and their confirmation, which covers only writes of its own connection. Calls that
+    are sent again on another connection, or find their task stored, write nothing, and would be confirmed at once.
 
     One server needs a single key; `everywhere`, for a cluster, writes a key for each hash tag. The keys expire.
     """
@@ -44,23 +44,23 @@ def confirmation_marks(calls: Sequence[Call[Any]], *, everywhere: bool) -> list[
 
 
 def ends_with_confirmation(calls: Sequence[Call[Any]]) -> bool:
-    """Whether the last of the calls confirms those before it."""
+    """Whether the last call confirms the calls before it."""
     return bool(calls) and calls[-1].script is None and calls[-1].words[0] in _CONFIRMATIONS
 
 
 def outlast_sync(calls: Sequence[Call[Any]], reply: Any) -> Steps:
-    """Waits until what the calls wrote is on disk, on a server whose WAITAOF replies too early; returns its reply.
+    """Waits until the writes of the calls are on disk, on a server whose WAITAOF replies too early; returns the reply.
 
-    With `appendfsync everysec`, Valkey from 8 on and some versions of Redis 7.4 confirm what they have only written
-    (https://github.com/redis/redis/pull/13793, seen in Valkey 9.1.2). They report nothing else of a sync, so this
-    follows from how they work: at a write, a sync begins if none began within the second before; while one is running,
-    writes are put off and not confirmed. So a mark that is written a second later finds that a sync has begun since, or
-    begins one, and a second mark is confirmed when that is over. A third is needed after a sync that took longer than a
-    second: the next one, which has the calls, began with the second mark. A rewrite of the file counts as a sync before
-    it is one, and during a sync of two seconds the server writes all the same; the server counts both, and if one of
-    them happened all begins anew.
+    With `appendfsync everysec`, Valkey from 8 on and some versions of Redis 7.4 confirm writes before their sync
+    (https://github.com/redis/redis/pull/13793, seen in Valkey 9.1.2). They report no other sign of a sync, so this
+    wait relies on their behaviour: a write begins a sync if no sync began within the second before; during a sync,
+    writes are postponed and not confirmed. So at a mark written a second later, a sync has begun since the calls or
+    begins now, and a second mark is confirmed when that sync is over. A third mark is needed after a sync longer than a
+    second: the next sync, which has the calls, began with the second mark. A rewrite of the file counts as a sync
+    before it is a sync, and after two seconds of a sync the server writes all the same. The server counts both cases;
+    if either happened, the wait starts again.
 
-    All has to be on one connection: a server that restarts meanwhile breaks it, and the calls are sent again.
+    All marks have to be on one connection: a restart of the server breaks it, and the calls are sent again.
     """
     mark = next((call for call in calls if call.words and call.words[0] == "SET" and _is_mark(call)), None)
     if mark is None or not _is_confirmed(reply):
@@ -93,7 +93,7 @@ def _is_confirmed(reply: Any) -> bool:
 
 
 def _is_right(server: Any) -> bool:
-    """Whether WAITAOF of this server is known to wait for the sync."""
+    """Whether WAITAOF of this server waits for the sync."""
     found = re.match(rb"(\d+)\.(\d+)", _word_of(server, b"version"))
     if found is None or _word_of(server, b"server") != b"redis":
         return False
@@ -102,7 +102,7 @@ def _is_right(server: Any) -> bool:
 
 
 def _word_of(reply: Any, name: bytes) -> bytes:
-    """A value of a reply of names and values; empty when it was refused."""
+    """The value of `name` in a reply of names and values; empty for a refused command."""
     if isinstance(reply, list):
         reply = dict(zip(reply[::2], reply[1::2], strict=False))
     found: bytes = reply.get(name, b"") if isinstance(reply, dict) else b""
@@ -110,16 +110,16 @@ def _word_of(reply: Any, name: bytes) -> bytes:
 
 
 def _disturbances(reply: Any) -> list[bytes]:
-    """How often the file was rewritten, and a sync took two seconds; empty for a user without the right to ask."""
+    """The counts of file rewrites and of syncs delayed by two seconds; empty for a user without the right to INFO."""
     told = reply if isinstance(reply, bytes) else b""
     return re.findall(rb"^aof_(?:rewrites|delayed_fsync):(\d+)", told, re.MULTILINE)
 
 
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
-    """Positions of the scripts that the server does not know, of calls that it read while it was still loading its
-    data or ran a long script of somebody else (it reads a long exchange in pieces), and of calls behind them whose
-    reply is about the time before they did anything."""
-    if _DID_NOTHING.isdisjoint(map(type, replies)):  # so it is after all exchanges but a few
+    """Positions of calls without effect: scripts that the server does not know, calls that it read while it loaded its
+    data or ran a long script of another client (it reads a long exchange in pieces), and later calls whose replies
+    depend on these."""
+    if _DID_NOTHING.isdisjoint(map(type, replies)):  # the case of nearly all exchanges
         return []
     positions: list[int] = []
     for position, (call, reply) in enumerate(zip(calls, replies, strict=True)):
@@ -129,17 +129,17 @@ def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[in
 
 
 def _came_too_early(call: Call[Any], reply: Any) -> bool:
-    """Whether calls before it would have changed its reply: of a confirmation, or of a reserve that handed out nothing,
-    maybe because the commits before it had not freed capacity yet."""
+    """Whether calls before this call would have changed its reply: a confirmation, or a reserve without tasks, maybe
+    because the commits before it had not freed capacity yet."""
     if call.found_nothing is not None:
         return call.found_nothing(reply)
     return call.script is None and call.words[0] in _CONFIRMATIONS
 
 
 def send_again(calls: Sequence[Call[Any]], replies: list[Any], patience_s: float) -> Steps:
-    """Sends the calls that had no effect again, and puts their replies in place. While the server runs a long script,
-    they are repeated for `patience_s` seconds. If it still answers LOADING, they are not repeated: it loads for the
-    second time."""
+    """Repeats the calls without effect, and puts their replies in place. While the server runs a long script, the calls
+    are repeated for `patience_s` seconds. A second LOADING reply ends the repetition: the server loads its data again.
+    """
     ends, before = since_boot() + patience_s, list[int]()
     while undone := to_send_again(calls, replies):
         if undone == before:
@@ -153,8 +153,8 @@ def send_again(calls: Sequence[Call[Any]], replies: list[Any], patience_s: float
 
 
 def written(values: list[Any]) -> list[Any]:
-    """The values of calls that write tasks, none of which is an error. Raises the first error: OutcomeUnknown in place
-    of ServerUnavailable when others were carried out, and any refusal with words about that."""
+    """The values of calls that write tasks, if none is an error. Raises the first error: OutcomeUnknown in place of
+    ServerUnavailable when other calls were applied, and a refusal with words about these calls."""
     refused = next((value for value in values if isinstance(value, JobrunnerError)), None)
     if refused is None:
         return values
@@ -167,8 +167,8 @@ def written(values: list[Any]) -> list[Any]:
 
 
 def confirmed(values: Sequence[Any], count: int) -> list[Any]:
-    """The values of the first `count` calls, which the others confirm. Raises what was refused, OutcomeUnknown if only
-    a confirmation was."""
+    """The values of the first `count` calls, which the other calls confirm. Raises the error of a refused call, and
+    OutcomeUnknown when only a confirmation was refused."""
     found = written(list(values[:count]))
     for confirmation in values[count:]:
         if isinstance(confirmation, ServerRefused):

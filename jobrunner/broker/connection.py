@@ -15,28 +15,28 @@ from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, Redi
 from jobrunner.broker.resp import CLOSED, pack, replies_of
 
 _NAME = "jobrunner"
-"""The library, as `CLIENT LIST` shows it."""
+"""The library name in `CLIENT LIST`."""
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""In seconds, and how often: an idle connection whose other end is gone is noticed within a minute."""
+"""Seconds, seconds and a count: the loss of the other end of an idle connection is noticed within a minute."""
 PASSWORD_FILE, CREDENTIAL_PROVIDER = "password_file", "credential_provider"
-"""Options of a URL. See credentials.py, which is imported when a URL has one."""
+"""Options of a URL. See credentials.py, which is imported when a URL has such an option."""
 CREDENTIAL_OPTIONS = (PASSWORD_FILE, CREDENTIAL_PROVIDER)
 Check = Callable[[Any], None]
-"""Called with a connection that was greeted; raises a RedisError when it must not be used."""
+"""Called with a new connection after its handshake; raises a RedisError when the connection must not be used."""
 
 
 class Credentials(Protocol):
-    """What AUTH is given, asked for at each connection."""
+    """The source of the arguments of AUTH, called for each new connection."""
 
     may_block: bool
-    """Whether it may take longer than to read a file."""
+    """Whether `get_credentials` may take longer than reading a file."""
 
     def get_credentials(self) -> tuple[str, ...]:
         """(password,) or (user, password). Raises RedisConnectionError."""
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all connections of an endpoint. `timeout_s` limits each reply; None: it does not."""
+    """Settings shared by all connections of an endpoint. `timeout_s` limits the wait for each reply; None: no limit."""
 
     client_name: str
     timeout_s: float | None
@@ -44,7 +44,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A server and who asks it. `path`: its Unix socket; else it is at `host` and `port`."""
+    """The address of a server, with database and user. `path`: its Unix socket, in place of `host` and `port`."""
 
     host: str
     port: int
@@ -58,7 +58,7 @@ class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address_of(url: str) -> ServerAddress | None:
-    """The parts of a URL of redis:// or unix://; None for one that redis-py has to read: TLS, or options other than
+    """The address in a redis:// or unix:// URL; None for a URL that redis-py has to read: TLS, or options other than
     `db`. Raises ValueError."""
     parts = urlsplit(url)
     options = parse_qs(parts.query)
@@ -81,9 +81,9 @@ def address_of(url: str) -> ServerAddress | None:
 
 
 class Connection:
-    """One connection. Its life: `connect`, any number of `send` and `read_response`, `disconnect`; then `connect`
-    again. With `credentials` each connect asks for them. A connection that failed is disconnected. Another thread may
-    disconnect it, which ends a wait for a reply."""
+    """A connection, used as: `connect`, any number of `send` and `read_response`, `disconnect`, and `connect` again.
+    Each connect gets the current `credentials`. A failed connection is disconnected. Another thread may disconnect it,
+    which ends a wait for a reply."""
 
     def __init__(
         self, address: ServerAddress, options: ConnectionOptions, check: Check | None = None,
@@ -104,13 +104,13 @@ class Connection:
 
     @property
     def socket(self) -> socket.socket:
-        """Where its bytes come from. Raises RedisConnectionError when it is not connected."""
+        """The open socket. Raises RedisConnectionError when the connection is not connected."""
         if self._socket is None:
             raise RedisConnectionError(CLOSED)
         return self._socket
 
     def connect(self) -> None:
-        """Connects unless it is connected: opens the socket and introduces itself in one round trip."""
+        """Opens the socket and makes the handshake in one round trip, unless the connection is connected."""
         if self._socket is not None:
             return
         try:
@@ -129,18 +129,18 @@ class Connection:
             raise
 
     def disconnect(self) -> None:
-        """Closes it. A process that inherited it by a fork leaves it open for the one that opened it."""
+        """Closes the connection. In a forked child it stays open for the parent, which opened it."""
         closing, self._socket, self._replies = self._socket, None, None
         if closing is None:
             return
         if self._pid == os.getpid():
             with suppress(OSError):
-                closing.shutdown(socket.SHUT_RDWR)  # a thread that waits for a reply gets an error
+                closing.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for a reply, with an error
         with suppress(OSError):
             closing.close()
 
     def send(self, packed: bytes) -> None:
-        """Sends commands that are packed already."""
+        """Sends packed commands."""
         try:
             self.socket.sendall(packed)
         except TimeoutError as error:
@@ -159,8 +159,8 @@ class Connection:
         return self.read_response()
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether there is something to read, or comes within so many seconds. Raises RedisConnectionError when the
-        server has closed the connection."""
+        """Whether data can be read, or arrives within `timeout` seconds. Raises RedisConnectionError when the server
+        has closed the connection."""
         asked = self.socket
         try:
             if self._replies.has_data:
@@ -207,7 +207,7 @@ class Connection:
         if address.database:
             needed.append(("SELECT", address.database))
         about = ("CLIENT", "SETINFO", "LIB-NAME", _NAME)
-        with suppress(ConnectionError):  # a server that closes it at once may have said why
+        with suppress(ConnectionError):  # a server that closes at once may have sent the reason
             self.socket.sendall(b"".join(map(pack, (*needed, about))))
         for _ in needed:
             self.read_response()

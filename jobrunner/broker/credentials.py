@@ -3,8 +3,8 @@
     redis://user@host:6379/0?password_file=/run/secrets/redis
     rediss://host:6379/0?credential_provider=myapp.servers.Tokens
 
-The file may be replaced at any time, such as a mounted secret. A provider is a credential provider of redis-py, an
-object with `get_credentials()`; the URL names the class, or a function, that makes it, as the URLs of Celery do. An
+The file, such as a mounted secret, may be replaced at any time. A provider is a credential provider of redis-py, an
+object with `get_credentials()`; the URL names its class, or a function that makes it, like the URLs of Celery. An
 option of the URL, unlike a value in a program, reaches every process that works for a client: lease keeper, children,
 executors of Spark. A connection stays open when its password changes.
 """
@@ -23,8 +23,8 @@ from jobrunner.settings import see_project
 
 
 def split_credentials(url: str) -> tuple[str, Credentials | None]:
-    """A URL without its user and credential options, and the credentials from these; the URL unchanged, and None, when
-    it has no such options.
+    """The URL without user and credential options, and the credentials from these. A URL without credential options is
+    returned unchanged, with None.
 
     Raises InvalidOption for two sources of one password, and for a provider that cannot be made."""
     parts = urlsplit(url)
@@ -75,15 +75,15 @@ class _Provider:
         except Exception as error:
             raise RedisConnectionError(f"{self._named} failed: {type(error).__name__}: {error}") from error
         if not isinstance(said, (tuple, list)) or not 1 <= len(said) <= 2 or not all(isinstance(s, str) for s in said):
-            # Never the value itself: it may be the password.
+            # The message never has the value itself, which may be the password.
             raise RedisConnectionError(f"{self._named} returned {type(said).__name__}: return (user, password)")
         return (self._user, *said) if self._user and len(said) == 1 else tuple(said)
 
 
 @cache
 def provider_at(path: str) -> Any:
-    """The provider at a dotted path. All connections of the process share it, as it may cache a token while that is
-    valid. Raises InvalidOption."""
+    """The provider at a dotted path. All connections of the process share it, as a provider may cache a valid token.
+    Raises InvalidOption."""
     module, _, name = path.replace(":", ".").rpartition(".")
     what = f"credential_provider={path!r} of the server's URL"
     if not module or not name:

@@ -1,4 +1,4 @@
-"""A listener of clients: a message on a channel, awaited on a connection of its own."""
+"""A listener of clients, which waits for messages on a channel (SUBSCRIBE)."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ class ChannelListener:
         self._channel = channel
         self._connection: Any = None
         self._is_deaf = False
-        """Whether the user may not subscribe: Redis 7 gives a new user no channels. Then who waits looks by itself."""
+        """Whether the user has no right to subscribe: Redis 7 gives a new user no channels. Callers then poll."""
 
     def wait(self, at_most_s: float) -> None:
-        """Returns when a message came, or after so many seconds.
+        """Returns at a message, or after `at_most_s` seconds.
 
-        Subscribes at the first wait, and after the connection broke, and comes back at once then: a message may have
+        The first wait, and the first after a broken connection, subscribes and returns at once, as a message may have
         been missed. Raises ServerRefused.
         """
         if self._is_deaf:
@@ -37,7 +37,7 @@ class ChannelListener:
                 self._connection.read_response()
         except BROKEN:
             self.close()
-            sleep(min(at_most_s, _RESUBSCRIBE_S))  # who waits looks for itself then, and hears what is wrong
+            sleep(min(at_most_s, _RESUBSCRIBE_S))  # the caller polls then, and gets the error of the server
         except NoPermissionError:
             self.close()
             self._is_deaf = True
@@ -46,7 +46,7 @@ class ChannelListener:
             raise server_error(error) from error
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Disconnects."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()

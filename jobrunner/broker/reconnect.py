@@ -1,4 +1,4 @@
-"""What a driver does when a connection fails: how long it tries, what it sends again, and what it raises then."""
+"""The policy of drivers for failed connections: how long to retry, which calls to send again, which error to raise."""
 
 import re
 from collections.abc import Sequence
@@ -29,19 +29,20 @@ _NO_TLS = ("Timeout connecting", "WRONG_VERSION_NUMBER")
 
 
 class Demoted(RedisError):
-    """A server took no writes, as it is a replica. Its connections are of no use: behind a name or a virtual IP others
-    lead to the new primary, and these never will.
+    """A server refused writes, as it is a replica. Its connections are useless: behind a name or a virtual IP only new
+    connections lead to the new primary.
 
-    `left` are the calls to send again: those that it refused, as it did the others before it became a replica. A
-    confirmation covers all calls before it on its connection, so calls with a confirmation are all sent again.
+    `left` are the calls to send again: the refused calls, as the others were applied before the server became a
+    replica. A confirmation covers all calls before it on its connection, so calls with a confirmation are all sent
+    again.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], replies: list[Any], *, waits: bool) -> None:
         super().__init__("the server is a replica now")
         self.replies = replies
-        """To each call, the reply so far: an error where it was refused."""
+        """The reply to each call so far: an error for a refused call."""
         self.waits = waits
-        """Whether a new primary is waited for, as sentinels will name one; else there is one more try, at once."""
+        """Whether the driver waits for a new primary, which sentinels will name; else it retries once, at once."""
         self._calls = calls
         self._has_confirmation = ends_with_confirmation(calls)
         self._places = [at for at, reply in enumerate(replies) if self._has_confirmation or is_demoted(reply)]
@@ -49,7 +50,7 @@ class Demoted(RedisError):
         self.may_repeat = all(calls[at].repeatable or is_demoted(replies[at]) for at in self._places)
 
     def completed(self, replies: Sequence[Any]) -> list[Any]:
-        """The replies to all calls, with these to those that were left. The first answer to a call counts."""
+        """The replies to all calls, with `replies` to the calls in `left`. The first answer to a call counts."""
         found = list(self.replies)
         for at, reply in zip(self._places, replies, strict=True):
             if isinstance(found[at], Exception):
@@ -57,12 +58,12 @@ class Demoted(RedisError):
         return found
 
     def followed_by(self, error: "Demoted") -> "Demoted":
-        """The same with what another server, or the same one, refused of what was left."""
+        """The error for all calls after another server, or the same server, refused calls of `left`."""
         return Demoted(self._calls, self.completed(error.replies), waits=self.waits)
 
     def given_up(self, error: ServerError) -> list[Any]:
-        """The replies when what was left met this error. Raises it when no call was answered, and OutcomeUnknown when
-        calls were, but not their confirmation."""
+        """The replies to all calls, with `error` for the calls in `left`. Raises `error` when no call was answered, and
+        OutcomeUnknown when calls were answered, but not their confirmation."""
         if all(isinstance(reply, Exception) for reply in self.replies):
             raise error
         if self._has_confirmation:
@@ -80,7 +81,7 @@ def _unavailable(server: object, error: Exception) -> str:
 
 
 def _tls(server: object, told: str) -> str:
-    """Advice about TLS for the error of a server that broke the connection off or was silent; '' where none fits."""
+    """Advice about TLS for the error of a server that closed the connection or was silent; '' when none fits."""
     scheme = re.match(r"redis(s?)(\+\w+)?://", str(server))
     if scheme is None:
         return ""
@@ -94,12 +95,12 @@ def _tls(server: object, told: str) -> str:
 
 
 class ReconnectPolicy(msgspec.Struct):
-    """The tries of one exchange: pauses that double, until `limit_s` seconds have passed. A struct, as most exchanges
-    make one and need none.
+    """The retries of one exchange: pauses that double, until `limit_s` seconds have passed. A struct, which is cheap to
+    create: every exchange creates a policy, and few use it.
 
-    With a limit above 0 a connection that broke gets a second try, however late that is: the process itself may have
-    been stopped meanwhile, or waited for the processor. A server that was silent for a whole timeout does not, and
-    neither do calls whose time is over (`Call.repeat_s`).
+    With a limit above 0 a broken connection gets a second try, however late: the process itself may have been stopped
+    meanwhile, or waited for the processor. There is no second try after a silence of a whole timeout, nor for calls
+    that are too old to repeat (`Call.repeat_s`).
     """
 
     limit_s: float
@@ -109,14 +110,14 @@ class ReconnectPolicy(msgspec.Struct):
     was_demoted: bool = False
     has_repeated: bool = False
     unsent_until: float = 0.0
-    """When it was last known that nothing had been sent."""
+    """The latest time at which nothing had been sent."""
     lost: Exception | None = None
     """The error for which the calls are sent again: the server may have applied them by then."""
     unanswered: Call[Any] | None = None
     """The first of these calls that `must_be_answered`."""
 
     def wait_to_connect(self, error: Exception) -> None:
-        """Pauses before the next try to connect; raises what `pause_to_connect` raises."""
+        """Pauses before the next try to connect; raises the errors of `pause_to_connect`."""
         sleep(self.pause_to_connect(error))
 
     def wait_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> None:
@@ -124,7 +125,7 @@ class ReconnectPolicy(msgspec.Struct):
         sleep(self.pause_to_repeat(error, calls, stale=stale))
 
     def pause_to_connect(self, error: Exception) -> float:
-        """Seconds to pause before the next try to connect, or before a server that is loading is asked again.
+        """Seconds to pause before the next try to connect, or before the next request to a server that is loading.
 
         Raises ServerUnavailable when the time is up, or OutcomeUnknown if the calls were sent and must be answered;
         ServerRefused for a wrong user or password, and Demoted when the calls are not sent again.
@@ -146,7 +147,7 @@ class ReconnectPolicy(msgspec.Struct):
     def pause_to_repeat(self, error: Exception, calls: Sequence[Call[Any]], *, stale: bool) -> float:
         """Seconds to pause before the calls are sent again; raises OutcomeUnknown when they may not be.
 
-        `stale` means the connection had rested: then the first repetition costs no pause.
+        `stale`: the connection was idle before, so the first repetition needs no pause.
         """
         once = next((call for call in calls if not call.repeatable), None)
         if once is not None or self._is_over(error):
@@ -156,8 +157,8 @@ class ReconnectPolicy(msgspec.Struct):
         return 0.0 if stale else self._next_pause()
 
     def check_age(self, calls: Sequence[Call[Any]]) -> None:
-        """Raises OutcomeUnknown when it is too late to send the calls again. To be called with a connection at hand, as
-        to wait for one takes time as well."""
+        """Raises OutcomeUnknown when it is too late to send the calls again. Callers have a connection by then, as the
+        time to connect counts too."""
         age_s = since_boot() - max(self.began, self.unsent_until)
         late = next((call for call in calls if call.repeat_s < age_s), None)
         if self.lost is not None and late is not None:

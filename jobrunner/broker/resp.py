@@ -1,5 +1,5 @@
-"""The server's protocol (RESP 2): commands into bytes, and replies from a socket, one after the other; both by hiredis
-where that is installed."""
+"""The server's protocol (RESP 2): packs commands into bytes, and reads replies from a socket, one after the other. Both
+use hiredis when it is installed."""
 
 import socket
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _PARTIAL = object()
 
 
 def pack_in_python(words: Sequence[Arg]) -> bytes:
-    """One command in the server's protocol."""
+    """Packs one command in the server's protocol (RESP)."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         raw = word if isinstance(word, bytes) else str(word).encode()
@@ -35,9 +35,9 @@ else:
     _NUMBERS = {int, float, bool}
 
     def pack(words: Sequence[Arg]) -> bytes:
-        """One command in the server's protocol (RESP)."""
-        # hiredis takes the repr of a number, in which Python runs handlers of signals; when one raises, as at Ctrl-C,
-        # hiredis reads what is not there, and the process dies of SIGSEGV.
+        """Packs one command in the server's protocol (RESP)."""
+        # hiredis takes the repr of a number, in which Python runs signal handlers; when a handler raises, as at Ctrl-C,
+        # hiredis reads a missing value, and the process dies of SIGSEGV.
         if not _NUMBERS.isdisjoint(map(type, words)):
             words = [str(word) if type(word) in _NUMBERS else word for word in words]
         packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
@@ -45,24 +45,24 @@ else:
 
 
 class PackedHead(msgspec.Struct, frozen=True):
-    """The packed first words of a command, for commands that differ in their last words only."""
+    """The packed first words of a command, for commands that differ only in their last words."""
 
     raw: bytes
     tail: int
-    """How many words follow: one to nine."""
+    """The number of words that follow: one to nine."""
 
 
 _COUNT = len(b"*1\r\n")
 
 
 def packed_head(words: Sequence[Arg], tail: int) -> PackedHead:
-    """All but the last `tail` words of a command."""
+    """Packs all but the last `tail` words of a command."""
     _, _, rest = pack(words[:-tail]).partition(b"\n")
     return PackedHead(b"*%d\r\n%b" % (len(words), rest), tail)
 
 
 def pack_behind(head: PackedHead, words: Sequence[Arg]) -> bytes:
-    """The command whose first words are those of `head`; only the last of `words` are read."""
+    """Packs the command that begins with `head`; only the last `head.tail` of `words` are read."""
     return head.raw + pack(words[-head.tail :])[_COUNT:]
 
 
@@ -71,7 +71,7 @@ class Replies(Protocol):
 
     @property
     def has_data(self) -> bool:
-        """Whether anything was taken from the socket that `next` has not returned."""
+        """Whether data was read from the socket that `next` has not returned."""
 
     def next(self) -> Any:
         """The next reply. Raises OSError, RedisConnectionError when the server has closed the connection,
@@ -79,7 +79,7 @@ class Replies(Protocol):
 
 
 class HiredisReplies:
-    """By hiredis."""
+    """Replies parsed by hiredis."""
 
     def __init__(self, source: socket.socket, parser: Any) -> None:
         self._fill_from = source.recv_into
@@ -106,7 +106,7 @@ class HiredisReplies:
 
 
 class PythonReplies:
-    """Without hiredis."""
+    """Replies parsed without hiredis."""
 
     def __init__(self, source: socket.socket) -> None:
         self._take = source.recv
@@ -145,7 +145,7 @@ class PythonReplies:
         return line
 
     def _bytes(self, size: int) -> bytes:
-        """So many, and the end of the line."""
+        """Reads `size` bytes, and skips the end of the line."""
         parts, missing = [self._held[self._at :]], size + 2 - (len(self._held) - self._at)
         while missing > 0:
             parts.append(self._more())
@@ -163,7 +163,7 @@ class PythonReplies:
 
 
 def replies_of(source: socket.socket) -> Replies:
-    """The replies that come from a socket."""
+    """The reader of replies from a socket, with hiredis when it is installed."""
     try:
         from hiredis import Reader
     except ImportError:

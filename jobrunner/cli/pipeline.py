@@ -221,7 +221,7 @@ def run(
 def _supervise(
     shared: CommonOptions, wanted: WorkOptions, found: Pipeline, client: Client, *slots: list[tuple[str, ...]]
 ) -> int:
-    # A worker sees only its own queues, so it cannot know that the whole is done: that is looked for here.
+    # A worker sees only its own queues, so only this process can find out that the whole pipeline is empty.
     endless = wanted.endless()
     commands = [
         worker_command(shared, endless.serving(queues))

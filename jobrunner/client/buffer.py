@@ -1,7 +1,7 @@
-"""A producer's buffer for short outages: tasks that cannot be sent now wait in this process until the server is back.
+"""A producer's buffer for short outages: unsent tasks wait in this process until the server is back.
 
-Invariants: tasks are sent in the order in which they were enqueued, each under the id that it got then, so that a task
-that had arrived after all is stored once; a call that was answered is not sent again; and every lost task is logged.
+Invariants: tasks are sent in the order of their enqueues, each under its first id, so that a task that had arrived
+after all is stored once; an answered call is not sent again; every lost task is logged.
 """
 
 import sys
@@ -33,19 +33,19 @@ _AT_ONCE = 500
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
 _MADE_AGAIN_S = 3600.0
-"""Calls are made once, as that writes to the payload store, and again after so long: a sweep deletes what is older than
-its grace, and no task refers to."""
+"""The age in seconds at which calls are made again. Earlier, the same calls are sent, as making them writes to the
+payload store. Later, a sweep may have deleted the objects, to which no task refers yet."""
 _AWAY = (ServerUnavailable, OutcomeUnknown)
 _log = SafeLogger("jobrunner.buffer")
 
 
 class _WaitingTasks:
-    """The tasks in a buffer, in the order in which they are sent. `size`: bytes of their payloads."""
+    """The tasks in a buffer, in the order of sending. `size`: bytes of their payloads."""
 
     def __init__(self) -> None:
         self._together: deque[list[Task]] = deque()
-        """Those that may have arrived: each list was sent together, and the same calls again add nothing then. They go
-        before all others, which were enqueued after these had been sent."""
+        """Tasks that may have arrived: each list was sent together, so the same calls again add nothing. They go before
+        all other tasks, which were enqueued later."""
         self._others: deque[Task] = deque()
         self._count = self.size = 0
 
@@ -54,11 +54,11 @@ class _WaitingTasks:
 
     @property
     def first(self) -> Task:
-        """The one that is sent next."""
+        """The task that is sent next."""
         return self._together[0][0] if self._together else self._others[0]
 
     def add(self, tasks: Sequence[Task], *, may_be_there: bool) -> None:
-        """Adds tasks; `may_be_there`: they were sent together, and may have arrived."""
+        """Adds tasks; `may_be_there`: the tasks were sent together, and may have arrived."""
         if may_be_there:
             self._together.append(list(tasks))
         else:
@@ -67,7 +67,7 @@ class _WaitingTasks:
         self.size += _size_of(tasks)
 
     def first_part(self) -> list[Task]:
-        """The tasks to send together now. They were checked when they were added."""
+        """The tasks to send together now. `add` got validated tasks."""
         if not self._together:
             part = next(batches(islice(self._others, _AT_ONCE), sys.maxsize))
             for _ in part:
@@ -76,7 +76,7 @@ class _WaitingTasks:
         return self._together[0]
 
     def keep_only(self, left: Sequence[Task]) -> None:
-        """Forgets the tasks of the first part but for those that are left."""
+        """Removes the tasks of the first part, except those in `left`."""
         part = self._together.popleft()
         if left:
             self._together.appendleft(list(left))
@@ -85,12 +85,12 @@ class _WaitingTasks:
 
 
 class Buffer:
-    """Tasks that wait for the server. Its life:
+    """Tasks that wait for the server. A buffer:
 
-    1. is empty, and everything goes straight to the server, until a server is away;
-    2. takes what cannot be sent, and all that comes after it, up to its limits: then it raises BufferFull;
-    3. sends in a thread of its own, with pauses that grow, until it is empty;
-    4. on `close` waits for that, `buffer_flush` seconds at most; what is left then is lost, and the log says so.
+    1. is empty at first, and all tasks go straight to the server, until a server is away;
+    2. takes tasks that cannot be sent, and all later tasks, up to its limits: then it raises BufferFull;
+    3. sends in a thread of its own, with growing pauses, until it is empty;
+    4. on `close` waits until it is empty, `buffer_flush` seconds at most; the remaining tasks are lost and logged.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Buffer:
         return len(self._waiting)
 
     def awaiting_room(self, tasks: Sequence[Task], routes: Routes, wait: Duration) -> Operation[Duration]:
-        """As the function of that name; does not wait when the server is away, or when the tasks have to wait in this
-        process."""
+        """Runs the function `awaiting_room`; does not wait when the server is away, or when the tasks have to wait in
+        this process. Returns the seconds of `wait` that are left."""
         if self._have_to_wait(tasks):
             return wait
         ends = monotonic() + seconds(wait, option="wait")
@@ -123,9 +123,9 @@ class Buffer:
             return max(ends - monotonic(), 0.0)
 
     def placing(self, tasks: Sequence[Task], routes: Routes) -> Operation[bool | JobrunnerError]:
-        """Has the tasks given their shards, as `Routes.placing`; by what is known when the server is away, or when they
-        have to wait, so that tasks with equal keys stay together. Returns whether a queue was registered, or the error
-        of a server that is away."""
+        """Places tasks in their shards by `Routes.placing`. When the server is away, or the tasks have to wait, cached
+        counts place them, so that tasks with equal keys stay together. Returns whether a queue was registered, or the
+        error of a server that is away."""
         if self._have_to_wait(tasks):
             routes.place_as_known(tasks)
             return False
@@ -140,11 +140,11 @@ class Buffer:
     def through(
         self, tasks: Sequence[Task], send: Operation[T], placed: bool | JobrunnerError
     ) -> Operation[T | None]:
-        """Returns the result of `send`, or None when the tasks were buffered. `placed` is what `placing` returned.
-        Raises BufferFull, OutcomeUnknown for tasks in doubt that do not fit in, and as `send`."""
+        """Returns the result of `send`, or None when the tasks were buffered. `placed`: the result of `placing`. Raises
+        BufferFull, OutcomeUnknown for tasks that may have arrived and exceed the buffer, and the errors of `send`."""
         if self._have_to_wait(tasks):
-            # Raises what making their calls does, but for that of a payload store: nothing is written there before it
-            # can be sent.
+            # Raises errors of the tasks now, except errors of a payload store: payloads are written there only when
+            # they can be sent.
             EnqueueBatch(self._keys, None, tasks, self._settings.payload_limit)
             self._keep(tasks)
             return None
@@ -159,7 +159,7 @@ class Buffer:
             return None
 
     def close(self) -> None:
-        """Waits until all tasks are sent, or the time is up; logs how many are lost. Accepts no more tasks."""
+        """Waits until all tasks are sent, or `buffer_flush` has passed; logs lost tasks. Accepts no more tasks."""
         ends = monotonic() + self._settings.buffer_flush
         with self._changed:
             while len(self) and (left := ends - monotonic()) > 0:
@@ -172,11 +172,11 @@ class Buffer:
         self._broker.close()
 
     def _have_to_wait(self, tasks: Sequence[Task]) -> bool:
-        """Whether others wait that these must not overtake."""
+        """Whether earlier tasks wait, which these tasks must not overtake."""
         return len(self._waiting) > 0 and self._takes(tasks)
 
     def _takes(self, tasks: Sequence[Task]) -> bool:
-        """Whether these may wait: the id of a unique task is known only when it was placed."""
+        """Whether the buffer takes these tasks. It takes no unique tasks, whose ids only the server can assign."""
         return all(task.lock is None for task in tasks)
 
     def _keep(self, tasks: Sequence[Task], error: JobrunnerError | None = None) -> None:
@@ -196,7 +196,7 @@ class Buffer:
             self._waiting.add(tasks, may_be_there=isinstance(error, OutcomeUnknown))
 
     def _begin_to_send(self, error: JobrunnerError | None) -> None:
-        """Starts the thread that sends, before it has anything: it waits for the lock, which the caller has."""
+        """Starts the sending thread, before there is a task: the thread waits for the lock, which the caller holds."""
         thread = threading.Thread(target=self._send_all, name="jobrunner-buffer", daemon=True)
         try:
             thread.start()
@@ -230,7 +230,7 @@ class Buffer:
                     batch = EnqueueBatch(self._keys, self._encryption, part, self._settings.payload_limit)
                     made_at = since_boot()
                 left, error = self._sent(batch, known)
-            except Exception as raised:  # whatever it is, no other code would send them
+            except Exception as raised:  # of any kind: if this thread ended, nothing would send the tasks
                 left, error = part, raised
             sent += len(part) - len(left)
             with self._changed:
@@ -252,8 +252,8 @@ class Buffer:
             _log.info("the server is back; tasks that waited were sent", tasks=sent)
 
     def _sent(self, batch: EnqueueBatch, known: set[str]) -> tuple[Sequence[Task], Exception | None]:
-        """Sends tasks together; returns those of calls that were not answered or refused, and an error of these. What
-        was answered is over: the server forgets after a while that it applied a call."""
+        """Sends tasks together; returns the tasks of unanswered and refused calls, and an error of these calls. The
+        tasks of answered calls are not sent again, as the server forgets after a while that it applied a call."""
         is_new = not batch.new_queues <= known
         if is_new:
             self._broker.run_many(batch.before)
@@ -269,8 +269,8 @@ class Buffer:
         return left, next(iter(refused or errors), None)
 
     def _begin_in_fork(self) -> None:
-        """Empties the buffer in a forked child: the parent sends the tasks in it. A thread of the parent may have held
-        the lock."""
+        """Empties the buffer in a forked child: the parent sends its tasks. The lock is replaced, as a thread of the
+        parent may have held it."""
         self._waiting, self._thread = _WaitingTasks(), None
         self._changed = threading.Condition(threading.Lock())
 
@@ -282,8 +282,8 @@ def _size_of(tasks: Sequence[Task]) -> int:
 def prepare(
     buffer: Buffer | None, routes: Routes, tasks: Sequence[Task], wait: Duration
 ) -> Operation[tuple[Duration, bool | JobrunnerError]]:
-    """Waits until the tasks may find room, and has them given their shards. Returns what is left of `wait`, and whether
-    a queue was registered, or with a buffer the error of a server that is away."""
+    """Waits until queues may have capacity for the tasks, and places the tasks in their shards. Returns the rest of
+    `wait`, and whether a queue was registered, or with a buffer the error of a server that is away."""
     if buffer is None:
         left = (yield from awaiting_room(routes, tasks, wait)) if wait else wait
         return left, (yield from routes.placing(tasks))
@@ -294,7 +294,8 @@ def prepare(
 def send_or_keep(
     buffer: Buffer | None, tasks: Sequence[Task], send: Operation[T], registered: bool | JobrunnerError
 ) -> Operation[T | None]:
-    """Returns the result of `send`, or None when the tasks were buffered. `registered` is what `prepare` returned."""
+    """Returns the result of `send`, or None when the tasks were buffered. `registered`: from the result of `prepare`.
+    """
     return send if buffer is None else buffer.through(tasks, send, registered)
 
 

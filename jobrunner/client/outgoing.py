@@ -1,7 +1,6 @@
-"""Tasks on their way out: through the middleware of their client, then within what observes the process.
+"""Outgoing tasks: the middleware of their client changes them, and the observers of the process wrap the sending.
 
-Also the ids of calls, which no other call has: of a reserve, from which lease tokens are made, and of a push under an
-id of the user's own.
+Also the unique ids of calls: of a reserve, from which lease tokens are made, and of a push under a user-chosen id.
 """
 
 import itertools
@@ -23,7 +22,7 @@ from jobrunner.task import Task
 
 
 class OutgoingTask:
-    """A task that is about to be sent, as `on_enqueue` sees it. Entries of `headers` travel with the task."""
+    """A task that is about to be sent, the argument of `on_enqueue`. Entries of `headers` travel with the task."""
 
     __slots__ = ("_headers", "_task")
 
@@ -32,7 +31,7 @@ class OutgoingTask:
         self._headers: dict[str, str] | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Raises MiddlewareError for what a middleware assigns."""
+        """Raises MiddlewareError when a middleware assigns an attribute."""
         if name not in OutgoingTask.__slots__:
             raise MiddlewareError(
                 f"task.{name} of on_enqueue cannot be assigned: add entries to task.headers, such as "
@@ -45,52 +44,53 @@ class OutgoingTask:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the task."""
         return self._task.id
 
     @property
     def job(self) -> str:
-        """The name of its job; empty for an item of a bare queue or a pipeline."""
+        """The name of the task's job; empty for an item of a bare queue or a pipeline."""
         return self._task.type
 
     @property
     def queue(self) -> str:
-        """The queue that it goes to."""
+        """The queue of the task."""
         return self._task.queue
 
     @property
     def payload(self) -> bytes:
-        """Its payload as it is sent: the JSON of its parameters, or the bytes of an item. Not encrypted yet."""
+        """The payload, not yet encrypted: the JSON of the parameters, or the bytes of an item."""
         return self._task.payload
 
     @property
     def priority(self) -> int | None:
-        """Its priority; None: the default, 1."""
+        """The priority of the task; None: the default, 1."""
         return self._task.priority
 
     @property
     def headers(self) -> dict[str, str]:
-        """Strings by name that travel with it, to be changed in place."""
+        """Strings by name that travel with the task, to be changed in place."""
         if self._headers is None:
             self._headers = read_headers(self._task.headers)
         return self._headers
 
     def as_sent(self) -> Task:
-        """The task with the headers that it has now. Raises InvalidOption unless they are strings by name."""
+        """The task with the current headers. Raises InvalidOption unless these are strings by name."""
         if self._headers is None:
             return self._task
         return msgspec.structs.replace(self._task, headers=write_headers(self._headers) if self._headers else None)
 
 
 def sending(tasks: Sequence[Task], middleware: MiddlewareStack | None) -> AbstractContextManager[Sequence[Task]]:
-    """The tasks as they are to be sent, around sending them. Raises what `on_enqueue` raises, before any is sent."""
+    """A context manager around the sending, with the tasks to send. Raises the errors of `on_enqueue` before a task is
+    sent."""
     if middleware is not None:
         tasks = through(tasks, middleware)
     return _observed(tasks) if OBSERVERS else nullcontext(tasks)
 
 
 def through(tasks: Sequence[Task], middleware: MiddlewareStack) -> list[Task]:
-    """The tasks as `on_enqueue` of the middleware leaves them."""
+    """The tasks after `on_enqueue` of the middleware."""
     outgoing = [OutgoingTask(task) for task in tasks]
     for task in outgoing:
         middleware.enqueue(task)
@@ -111,7 +111,7 @@ class _CallIds:
         self._count = itertools.count(1)
 
     def renew(self) -> None:
-        """Takes a new process part; a forked child must not share its parent's."""
+        """Takes a new process part: a forked child must not make the ids of its parent."""
         self._process = os.urandom(6).hex()
 
     def next(self) -> str:
@@ -123,42 +123,43 @@ os.register_at_fork(after_in_child=_source.renew)
 
 
 def new_token() -> str:
-    """A name for one call that no other call of any process has."""
+    """An id for one call, unique among all processes."""
     return _source.next()
 
 
 _REMEMBERED = 200_000
-"""Two pushes of as many items as one may hold: of one of which some were forgotten, the same call has another name."""
+"""Twice the most items of a push: if items of a push were forgotten, the same push would get another call id."""
 _unknown: OrderedDict[tuple[str, str], str] = OrderedDict()
 
 
 def sending_of(queue: str, task_id: str) -> str:
     """Distinguishes one enqueue of a task under a user-chosen id from other enqueues of that id.
 
-    When it is not known what became of the sending before, it is that one again: applied, it adds nothing now. It stays
-    so until a sending is answered, as this one may fail, too, before or after it reaches the server.
+    While the outcome of an earlier enqueue is unknown, its value is used again: if the server applied that enqueue, the
+    new enqueue adds nothing. This lasts until an enqueue is answered, as the new enqueue may fail, too, before or after
+    it reaches the server.
     """
     return (_unknown.get((queue, task_id)) if _unknown else None) or new_token()
 
 
 def remember_unknown(tasks: Iterable[Task]) -> None:
-    """It is not known whether these were added."""
+    """Notes tasks with an unknown outcome: the server may have added them."""
     _remember(_sendings(tasks))
 
 
 def _sendings(tasks: Iterable[Task]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Queue and id of each task under an id of the user's own, with what distinguishes its sending."""
+    """Queue and id of each task under a user-chosen id, with the value that distinguishes its enqueue."""
     return (((whole_queue(task.queue), task.id), task.sending) for task in tasks if task.sending)
 
 
 def _remember(sendings: Iterable[tuple[tuple[str, str], str]]) -> None:
     _unknown.update(sendings)
     while len(_unknown) > _REMEMBERED:
-        _unknown.popitem(last=False)  # at once: while it looked for the oldest, another thread might add one
+        _unknown.popitem(last=False)  # atomic: other threads may add entries meanwhile
 
 
 def forget_unknown(tasks: Iterable[Task]) -> None:
-    """The server answered: these were added, now or before, so the next with their ids are others."""
+    """Forgets answered tasks: they were added, now or before, so the next enqueue of their ids is a new one."""
     if not _unknown:
         return
     for task in tasks:
@@ -168,11 +169,11 @@ def forget_unknown(tasks: Iterable[Task]) -> None:
 
 
 class BatchedCall:
-    """Around a call that sends its tasks in several batches: keeps its error true when batches before were added.
+    """Context manager around a call that sends its tasks in several batches. It corrects errors after added batches.
 
-    ServerUnavailable, which says that nothing was sent, becomes OutcomeUnknown; every other JobrunnerError gets words
-    about them. The same call again is taken for this one by the server: it adds none of those twice that are done and
-    gone by then.
+    ServerUnavailable, which means that nothing was sent, becomes OutcomeUnknown; the message of any other
+    JobrunnerError gets the number of added tasks. The server recognises a repetition of the call, and does not add
+    tasks twice that have finished and gone meanwhile.
     """
 
     __slots__ = ("_added", "_sendings")
@@ -182,7 +183,7 @@ class BatchedCall:
         self._sendings: deque[tuple[tuple[str, str], str]] = deque(maxlen=_REMEMBERED)
 
     def added(self, tasks: Sequence[Task]) -> None:
-        """A batch was added, or waits in the buffer."""
+        """Notes a batch that was added, or waits in the buffer."""
         self._added += len(tasks)
         self._sendings.extend(_sendings(tasks))
 

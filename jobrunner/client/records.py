@@ -1,4 +1,4 @@
-"""What a client reads of its prefix: queue names, workers, periodic jobs; and commands to workers."""
+"""Reads of a client about its prefix: queue names, workers, periodic jobs; and commands to workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 from jobrunner.schedule import Schedule
 
 TOO_MANY = "*"
-"""Published instead of the job names of a worker when they are too long together."""
+"""Published in place of the job names of a worker when these are too long together."""
 
 
 class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
@@ -36,13 +36,13 @@ class RunningAttempt(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
     began_ms: float
     items: int = 0
-    """Of a batch, which `id` names: how many it has. 0: a task."""
+    """The number of items of a batch, which `id` names; 0: a task."""
     lease: str = ""
-    """The number of its lease; "" for a batch."""
+    """The number of the task's lease; "" for a batch."""
 
     @property
     def began(self) -> datetime:
-        """When it began, by the worker's clock."""
+        """When the attempt began, by the worker's clock."""
         return from_ms(self.began_ms)
 
 
@@ -50,7 +50,7 @@ _COUNTED_AT_ONCE = 1000
 _NAMED = 10
 _COMMANDS_KEPT_MS = 3_600_000
 _OVERDUE_AFTER = timedelta(seconds=30)
-"""Longer than workers take to elect a leader in the place of one that died, and to fire what became due meanwhile."""
+"""Longer than workers take to replace a leader that died, and to fire the ticks that became due meanwhile."""
 WorkerCommand = Literal["quiet", "resume", "stop"]
 _COMMANDS = {"quiet": ("quiet", "1"), "resume": ("quiet", "0"), "stop": ("stop", "1")}
 """The field that a worker reads for each command, and its value."""
@@ -68,35 +68,36 @@ class WorkerRecord:
     concurrency: int
     executor: str
     in_hand: int
-    """Tasks that it has reserved and not reported: running, fetched, and ended a moment ago."""
+    """Tasks that the worker has reserved and not reported: running, fetched, and ended a moment ago."""
     finished: int
     leads: bool
     quiet: bool = False
-    """Whether the worker is quiet: it takes no new tasks."""
+    """Whether the worker takes no new tasks."""
     gate: str = ""
-    """Why a gate keeps it from taking tasks; "" while all are open."""
+    """Why a gate keeps the worker from taking tasks; "" while all gates are open."""
     stopping: bool = False
-    """Whether it ends what it runs, to stop then."""
+    """Whether the worker finishes its running tasks, and then stops."""
     memory: int = 0
-    """Bytes of its main process; 0: it does not say."""
+    """Bytes of the worker's main process; 0: unknown."""
     running: tuple[RunningAttempt, ...] = ()
     """The running tasks, longest running first, at most 50."""
     types: tuple[str, ...] | None = None
-    """Names of the jobs that it knows; None when they are too many to publish, or unpublished."""
+    """Names of the jobs that the worker knows; None when they are too many to publish, or unpublished."""
     release: str = ""
-    """The deployed version of its application; "" when it was started without one."""
+    """The deployed version of the worker's application; "" when the worker was started without a version."""
     executing: int = 0
-    """How many attempts run; the batches of drivers do not count."""
+    """The number of running attempts, without the batches of drivers."""
     fetched: int = 0
-    """How many tasks it has reserved and not yet begun."""
+    """The number of tasks that the worker has reserved and not yet begun."""
     held_by: str = ""
     """The queue whose tasks hold all slots while other queues of the worker wait; "" for none."""
     at: datetime | None = None
-    """When it sent this, by its clock."""
+    """When the worker sent the heartbeat, by its clock."""
 
     @property
     def slots(self) -> int:
-        """How many attempts it can run at once; with plain and coroutine jobs that may exceed `concurrency`."""
+        """The number of attempts that the worker can run at once; with plain and coroutine jobs it may exceed
+        `concurrency`."""
         return max(self.concurrency, self.executing)
 
 
@@ -107,22 +108,22 @@ class PeriodicTick:
     at: datetime
     outcome: str
     task: str | None
-    """Id of the task that it made, which may be gone by now; None where it made none."""
+    """Id of the task that the tick enqueued, which may be gone by now; None for a tick without a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRecord:
-    """A periodic job as published, and what became of its ticks."""
+    """A published periodic job, and the outcomes of its ticks."""
 
     name: str
     queue: str
     schedule: str
-    """In words."""
+    """The schedule in words."""
     last: datetime | None
     """The last tick that fired or was skipped."""
     next: datetime
-    """The next tick. It is in the past when it is overdue: half a minute ago and more, and no leader fired it, although
-    a worker knows the job."""
+    """The next tick. An overdue tick is in the past: it was due more than half a minute ago, a worker knows the job,
+    and no leader has fired it."""
     task: str | None
     """Id of the task of the last tick that fired."""
     fired: int
@@ -130,13 +131,13 @@ class PeriodicRecord:
     catch_up: str | int
     overlap: str
     served: bool
-    """Whether a worker said within the last minute that it knows the job; without one nothing fires."""
+    """Whether a worker published the job within the last minute; otherwise no tick fires."""
     enabled: bool = True
-    """Whether its ticks fire; someone may have switched it off."""
+    """Whether ticks fire; False for a disabled job."""
     recent: tuple[PeriodicTick, ...] = ()
-    """The last 20 ticks, the latest first; a leader of 0.1.0 does not write its ticks down."""
+    """The last 20 ticks, the latest first; a leader of 0.1.0 does not record its ticks."""
     problem: str = ""
-    """Why its ticks cannot be read, as of a queue on a node of a cluster that is away: they are as those of a job that
+    """Why the ticks cannot be read, such as a cluster node that is away; the other fields are then those of a job that
     never fired."""
 
 
@@ -147,7 +148,7 @@ def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
 
 
 def command_worker(keys: Keys, worker_id: str, command: WorkerCommand) -> Operation[bool]:
-    """Leaves a command, which the worker reads with its next heartbeat.
+    """Sends a command, which the worker reads with its next heartbeat.
 
     Returns False when no live worker has this id.
     """
@@ -159,7 +160,7 @@ def command_worker(keys: Keys, worker_id: str, command: WorkerCommand) -> Operat
 
 
 def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:
-    """Returns the periodic jobs that were published, by name; without those whose definition is damaged."""
+    """Returns the published periodic jobs by name, without those with a damaged definition."""
     published, seen, now_ms = yield [
         leader_calls.periodics(keys),
         leader_calls.periodics_seen(keys),
@@ -174,7 +175,7 @@ def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:
 
 
 def read_stats(keys: Keys) -> Operation[dict[str, QueueCounts]]:
-    """Returns counts and totals of every queue, by name; those of shards are in those of their queue."""
+    """Returns counts and totals of every queue, by name; the counts of a queue include its shards."""
     names = yield from queue_names(keys)
     counted: dict[str, QueueCounts] = {}
     for some in in_slices(names, _COUNTED_AT_ONCE):
@@ -251,7 +252,7 @@ def _periodic(
 
 
 def _ticks(raw: bytes) -> tuple[PeriodicTick, ...]:
-    """The ticks of `tick,outcome,id;…` (lua/periodic_fire.lua), without those that are damaged."""
+    """The ticks in `tick,outcome,id;…` (lua/periodic_fire.lua), without damaged ticks."""
     parts = (one.split(",") for one in raw.decode("utf-8", "replace").split(";"))
     return tuple(
         PeriodicTick(at=from_ms(whole(one[0].encode())), outcome=one[1], task=one[2] or None)
@@ -284,12 +285,12 @@ def queue_names(keys: Keys) -> Operation[list[str]]:
 
 
 def whole_queues(keys: Keys) -> Operation[list[str]]:
-    """Returns the same without shards."""
+    """Returns the full names of all queues, sorted, without shards."""
     return [name for name in (yield from queue_names(keys)) if not is_shard(name)]
 
 
 def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:
-    """Returns the definition that a worker published. Raises UnknownJob, naming those that are known."""
+    """Returns the published definition of a periodic job. Raises UnknownJob, which names the known jobs."""
     found = yield from ask(leader_calls.periodics(keys))
     readable = {one: definition for one, raw in found.items() if (definition := read_definition(raw)) is not None}
     if not isinstance(name, str) or name not in readable:

@@ -1,4 +1,4 @@
-"""Flows as pages show them: counts, steps with state and result, callbacks; read from the tally of a flow."""
+"""Flows for pages and commands: counts, steps with state and result, callbacks; read from the tally of a flow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,16 +29,16 @@ class FlowStep:
     or no longer kept` for a callback without a record whose steps may have ended."""
 
     number: int
-    """From 0; -1 for a callback."""
+    """The number of the step, from 0; -1 for a callback."""
     member: FlowMember
     state: str
     result: str = ""
-    """Passed on to the steps behind it, as `render` of `read_flow` returned it."""
+    """The result that the step passed on, formatted by `render` of `read_flow`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowView:
-    """A flow: how its tasks ended so far, callbacks not counted, and a piece of them."""
+    """A flow: the outcomes of its tasks so far, without callbacks, and a page of its steps."""
 
     id: str
     total: int
@@ -50,18 +50,18 @@ class FlowView:
     steps: Sequence[FlowStep] = ()
     callbacks: Sequence[FlowStep] = ()
     is_described: bool = True
-    """False when an older version sent it, which did not store its steps."""
+    """False for a flow of an older version, which did not store its steps."""
     problem: str = ""
-    """Why it cannot be read, as on a node of a cluster that is away; then nothing but its id is known."""
+    """Why the flow cannot be read, such as a cluster node that is away; then only its id is known."""
 
     @property
     def pending(self) -> int:
-        """How many have not ended."""
+        """The number of tasks that have not ended."""
         return self.total - self.succeeded - self.dead - self.cancelled
 
 
 def flow_id_of(record: TaskRecord) -> str:
-    """The id of the flow that a task is of; '' for none."""
+    """The id of the flow of a task; '' for a task without a flow."""
     if "flow" in record.fields:
         return record.fields["flow"].decode("utf-8", "replace")
     try:
@@ -72,7 +72,7 @@ def flow_id_of(record: TaskRecord) -> str:
 
 
 def recent_flows(client: Client, *, first: int = 0, count: int = 20) -> list[FlowView]:
-    """Flows with their counts, the last sent first; forgotten ones are left out. Of the last thousand."""
+    """Flows among the last thousand with their counts, the last sent first, without forgotten flows."""
     keys = keys_of(client)
     ids = [one for one in broker_of(client).run(flows.recent_flows(keys, first, count)) if tag_of_id(one)]
     calls = [flows.described(keys.queue(tag_of_id(one) or ""), one, _COUNTS) for one in ids]
@@ -85,16 +85,16 @@ def recent_flows(client: Client, *, first: int = 0, count: int = 20) -> list[Flo
 
 
 def has_flows_from(client: Client, first: int) -> bool:
-    """Whether so many flows were sent that the last thousand have one of this number, forgotten or not."""
+    """Whether the list of the last thousand flows has an entry at position `first`, forgotten or not."""
     return bool(broker_of(client).run(flows.recent_flows(keys_of(client), first, 1)))
 
 
 def read_flow(
     client: Client, flow_id: str, *, first: int = 0, count: int = 20, render: Callable[[bytes], str] = lambda _: ""
 ) -> FlowView | None:
-    """A flow with `count` steps from number `first` on, a multiple of it; None when it is forgotten or never was.
+    """A flow with `count` steps from number `first` on, a multiple of `count`; None when it is forgotten or never was.
 
-    `render` makes text of a result as it is stored, cut to 2000 bytes; b"" stands for none.
+    `render` formats a stored result, cut to 2000 bytes; b"" stands for no result.
     """
     tag = tag_of_id(flow_id)
     if tag is None:
@@ -134,7 +134,7 @@ def read_flow(
 
 
 def _without_record(flow: FlowView, callback: FlowMember) -> str:
-    """The state of a callback whose record is not there, by its rule and the counts of the flow."""
+    """The state of a callback without a record, by its rule and the counts of the flow."""
     if callback.rule == "dead":
         may_have_begun = flow.dead > 0
     else:

@@ -1,9 +1,9 @@
-"""Calls that read the groups of failed attempts of queues.
+"""Calls that read the error groups of queues: failed attempts, grouped by error.
 
-A group is a hash. `definition`: five lines, of its job, the class of the error, the message, the place in the code, and
-the release that reported it first. `first`, `last`: when it was first and last seen, Unix ms. `task`: the id of a task
-as an example. `dead`: how many of its tasks are dead now. `<n>`: how many attempts failed in the n-th half hour since
-1970, for a day; `before`: how many failed before that.
+A group is a hash. `definition`: five lines: the job, the class of the error, the message, the place in the code, and
+the release that reported the error first. `first`, `last`: Unix ms of the first and the last failure. `task`: the id
+of an example task. `dead`: the number of its tasks that are dead now. `<n>`: the number of attempts that failed in the
+n-th half hour since 1970, kept for a day; `before`: the number of earlier failures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from jobrunner.broker.call import Call, ScriptCommand, in_slices, text, text_fie
 from jobrunner.broker.keys import QueueKeys
 
 BUCKET_MS, BUCKETS_KEPT = 1_800_000, 48
-"""The length of a step of the counts of a group, and for how many steps they are kept."""
+"""The length of a time bucket of a group, and the number of buckets kept."""
 QUEUES_AT_ONCE = 100
-"""Queues of one call. Fewer would cost pages with hundreds of queues more than their fifty commands."""
+"""Queues per call. With fewer, pages with hundreds of queues would exceed their limit of fifty commands."""
 _LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """A group as the server has it."""
+    """The stored fields of an error group."""
 
     id: str
     job: str
@@ -39,14 +39,14 @@ class StoredGroup:
 
     @property
     def count(self) -> int:
-        """All attempts that were counted."""
+        """The total of failed attempts."""
         return self.before + sum(self.buckets.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueErrors:
-    """The groups of a queue, and how many of its tasks are dead, in a group or not. `problem`: the server's error for a
-    queue that cannot be read."""
+    """The error groups of a queue. `dead`: the number of all dead tasks of the queue, in a group or not; `problem`: the
+    server's error for a queue that cannot be read."""
 
     dead: int
     groups: tuple[StoredGroup, ...]
@@ -76,7 +76,7 @@ def _group(group_id: str, fields: Mapping[str, str], most: int) -> StoredGroup:
 
 
 def _number(word: str | None) -> float:
-    """A number of the server; 0 for damage."""
+    """A stored number; 0 for a damaged one."""
     try:
         return float(word or 0)
     except ValueError:
@@ -89,8 +89,8 @@ _groups = ScriptCommand("error_groups", _read)
 def error_groups(
     queues: Sequence[QueueKeys], *, group: str = "", brief: bool = False
 ) -> list[Call[list[QueueErrors]]]:
-    """Calls that together read the groups of these queues, in order; with `group` only that one of each, with `brief`
-    without their counts of failed attempts."""
+    """Calls that together read the groups of these queues, in order. `group` selects the group with that id in each
+    queue; `brief` leaves out the counts of failed attempts."""
     return [
         _groups.for_each(tuple(one.errors for one in some), group=group, brief=int(brief))
         for some in in_slices(queues, QUEUES_AT_ONCE)

@@ -15,7 +15,7 @@ from jobrunner.join import Ended, Join
 
 
 class JoinCounts(msgspec.Struct, frozen=True):
-    """How many members of a join there are and how they ended so far."""
+    """The number of members of a join, and of those that have ended, by outcome."""
 
     total: int
     succeeded: int
@@ -35,7 +35,7 @@ _abandon = ScriptCommand("join_abandon", text)
 
 
 def prepare(keys: QueueKeys, join: Join) -> Call[bool]:
-    """A new join, its task as it is to be stored. Reply: False when it exists already, and is left as it is."""
+    """Creates a join with its task. Reply: False when the join exists already, which changes nothing."""
     words: list[Arg] = ["rule", join.rule, "total", join.total, *join.shown]
     if join.results:
         words += ("results", join.results)
@@ -61,37 +61,38 @@ def _prepared(keys: QueueKeys, join: Join) -> list[Arg]:
 
 
 def join_arrive(keys: QueueKeys, join_id: str, arrivals: Iterable[tuple[int, str, bytes]]) -> Call[str]:
-    """Arrivals: member, outcome, result. Reply: 'noted', 'fired', 'posted', 'more' or 'gone'; see join_arrive.lua."""
+    """Notes ends of members of a join; `arrivals`: (member, outcome, result). Reply: 'noted', 'fired', 'posted', 'more'
+    or 'gone' (see lua/join_arrive.lua)."""
     picked = (keys.waiting, keys.scheduled, keys.counters, keys.arrival, keys.wake, keys.outbox)
     return _join_arrive.with_keys((keys.join(join_id), *picked), rest=chain.from_iterable(arrivals), tasks=keys.tasks)
 
 
 def collect(keys: QueueKeys, join_id: str) -> Call[str]:
-    """A slice of what the members of a large join brought. Reply: 'more' while there is more to collect, else how the
-    join went on: 'fired', 'posted', 'pass', 'dead', 'noted' or 'gone' (see lua/join_collect.lua)."""
+    """Collects a slice of the results of a large join's members. Reply: 'more' while members are left, else how the
+    join continued: 'fired', 'posted', 'pass', 'dead', 'noted' or 'gone' (see lua/join_collect.lua)."""
     sets = (keys.waiting, keys.scheduled, keys.dead, keys.settings, keys.counters, keys.arrival, keys.wake)
     picked = (*keys.join_and_collected(join_id), *sets, keys.waiters, keys.outbox)
     return _collect.with_keys(picked, tasks=keys.tasks, finished=keys.finished)
 
 
 def join_arrive_part(keys: QueueKeys, join_id: str, member: int, piece: int, result: bytes) -> Call[str]:
-    """A piece of the result that `in_pieces` is going to announce. Reply: 'taken', 'noted' when no piece of it is
-    needed, or 'gone'."""
+    """Stores a piece of a large result, whose arrival `in_pieces` makes later. Reply: 'taken', 'noted' when the join
+    needs no piece of the result, or 'gone'."""
     return _join_arrive_part.with_keys((keys.join(join_id),), member=member, piece=piece, result=result)
 
 
 def in_pieces(pieces: int, size: int) -> bytes:
-    """The arrival of a result whose pieces are stored. No JSON begins so."""
+    """The arrival of a result whose pieces are stored. No JSON begins with "@"."""
     return b"@%d:%d" % (pieces, size)
 
 
 def collected(keys: QueueKeys, join_id: str) -> Call[int]:
-    """In how many parts the results of a large group are that are to be passed on."""
+    """The number of parts of the collected results that a large group passes on."""
     return command("HGET", keys.join_and_collected(join_id)[1], "parts", read=lambda raw: int(raw or 0))
 
 
 def collected_part(keys: QueueKeys, join_id: str, part: int) -> Call[bytes | None]:
-    """One of them; None when they are no longer there."""
+    """A part of the collected results; None when they are gone."""
     return command("HGET", keys.join_and_collected(join_id)[1], f"r{part}", read=_as_it_is)
 
 
@@ -101,7 +102,7 @@ def onward(keys: QueueKeys, join_id: str) -> Call[bytes]:
 
 
 def passed(keys: QueueKeys, join_id: str) -> Call[str]:
-    """All joins behind a large group have its results. Reply: 'passed', 'noted' or 'gone'."""
+    """Notes that all joins behind a large group have its results. Reply: 'passed', 'noted' or 'gone'."""
     return _passed.with_keys(keys.join_and_collected(join_id))
 
 
@@ -111,7 +112,7 @@ def abandon(keys: QueueKeys, join_id: str) -> Call[str]:
 
 
 def outbox(keys: Keys, tag: str, *, count: int) -> Call[tuple[list[Ended], bool]]:
-    """Up to `count` entries of an outbox, of a MiB of results, any of them; whether there may be more."""
+    """Up to `count` entries of an outbox in random order, with up to a MiB of results; whether there may be more."""
 
     def read(reply: list[bytes]) -> tuple[list[Ended], bool]:
         more, *words = reply
@@ -122,19 +123,19 @@ def outbox(keys: Keys, tag: str, *, count: int) -> Call[tuple[list[Ended], bool]
 
 
 def forget(keys: Keys, tag: str, told: Sequence[Ended]) -> Call[int]:
-    """Removes entries from an outbox that were delivered."""
+    """Removes delivered entries from an outbox."""
     return command("HDEL", keys.outbox(tag), *(f"{one.outcome}:".encode() + one.onward for one in told), read=int)
 
 
 def describe(keys: QueueKeys, flow_id: str, fields: Sequence[Arg]) -> Call[int]:
-    """Fields of a tally that is prepared: field, value, ... (see join.py)."""
+    """Sets fields of a prepared tally; `fields`: field, value, ... (see join.py)."""
     return command("HSET", keys.join(flow_id), *fields, read=int)
 
 
 def note_flow(keys: Keys, flow_id: str, sent_ms: float) -> list[Call[int]]:
-    """Puts a flow on the list of recent ones; one flow in 32, by its id, cuts the list to the last thousand.
+    """Adds a flow to the list of recent flows; one flow in 32, by its id, trims the list to the last thousand.
 
-    So the list exceeds a thousand by some dozens, and by 500 with a probability of 1 to eight million.
+    The list therefore exceeds a thousand by some dozens, and by 500 with a probability of 1 to eight million.
     """
     noted = command("ZADD", keys.flows, sent_ms, flow_id, read=int)
     if crc32(flow_id.encode()) % _TRIMS_EVERY:
@@ -143,12 +144,12 @@ def note_flow(keys: Keys, flow_id: str, sent_ms: float) -> list[Call[int]]:
 
 
 def recent_flows(keys: Keys, first: int, count: int) -> Call[list[str]]:
-    """Ids of flows, the last sent first; of some the tally may have expired."""
+    """Ids of recent flows, the last sent first. The tallies of some may have expired."""
     return command("ZREVRANGE", keys.flows, first, first + count - 1, read=texts)
 
 
 def described(keys: QueueKeys, flow_id: str, names: Sequence[str]) -> Call[list[bytes | None]]:
-    """Fields of a tally as they are stored."""
+    """The stored values of fields of a tally."""
     return command("HMGET", keys.join(flow_id), *names, read=list)
 
 
@@ -162,7 +163,7 @@ def tally(keys: QueueKeys, join_id: str) -> Call[JoinCounts | None]:
 
 
 def members(keys: QueueKeys, join_id: str, numbers: Sequence[int]) -> Call[list[tuple[str, bytes] | None]]:
-    """Outcome and result of members, None for those that have not ended."""
+    """Outcome and result of members; None for a member that has not ended."""
 
     def read(reply: list[bytes | None]) -> list[tuple[str, bytes] | None]:
         return [None if raw is None else _split(raw) for raw in reply]
@@ -171,8 +172,8 @@ def members(keys: QueueKeys, join_id: str, numbers: Sequence[int]) -> Call[list[
 
 
 def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes, int] | None]:
-    """Results and outcomes that a flow passed to a task, JSON arrays, empty for none; in how many parts they are
-    instead, 0 where they are whole. None when the task is gone."""
+    """(results, outcomes, parts) that a flow passed to a task: JSON arrays, empty for none, and the number of parts
+    that have them instead, 0 for undivided arrays. None when the task is gone."""
 
     def read(reply: list[bytes | None]) -> tuple[bytes, bytes, int] | None:
         return None if reply[0] is None else (reply[1] or b"", reply[2] or b"", int(reply[3] or 0))
@@ -181,7 +182,7 @@ def received(keys: QueueKeys, task_id: str) -> Call[tuple[bytes, bytes, int] | N
 
 
 def received_part(keys: QueueKeys, task_id: str, part: int) -> Call[tuple[bytes, bytes] | None]:
-    """A part of results and outcomes: put side by side, the parts are the arrays. None when the task is gone."""
+    """A part of results and outcomes; the parts, concatenated, are the arrays. None when the task is gone."""
 
     def read(reply: list[bytes | None]) -> tuple[bytes, bytes] | None:
         return None if reply[0] is None or reply[1] is None else (reply[0], reply[1])

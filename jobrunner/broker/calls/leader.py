@@ -13,13 +13,14 @@ from jobrunner.broker.resp import Arg
 
 
 class Leadership(msgspec.Struct, frozen=True):
-    """`epoch` is the fencing number when the caller leads, else 0; `ends_in_ms` is what the leader's lock has left."""
+    """The state of the leader's lock. `epoch`: the fencing number when the caller leads, else 0; `ends_in_ms`: the time
+    to live of the lock."""
 
     now_ms: float
     epoch: int
     ends_in_ms: int
     version: int
-    """Counts the changes of periodic jobs."""
+    """The number of changes of the published periodic jobs."""
 
 
 def _leadership(reply: list[Any]) -> Leadership:
@@ -60,7 +61,8 @@ def fire(
     together_ms: int,
     fields: Sequence[Arg],
 ) -> Call[str]:
-    """One tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed', 'fenced' (lua/periodic_fire.lua)."""
+    """Fires a tick of a periodic job. Reply: 'fired', 'skipped', 'disabled', 'missed' or 'fenced' (see
+    lua/periodic_fire.lua)."""
     picked = (keys.waiting, keys.scheduled, keys.pending, keys.counters, keys.arrival, keys.wake)
     return _fire.with_keys(
         (*picked, keys.periodic(name)),
@@ -81,8 +83,8 @@ def fire(
 def anchor(
     keys: QueueKeys, name: str, *, expected: str, to_ms: int, ahead_ms: int | None, epoch: int, schedule: str
 ) -> Call[str]:
-    """Moves the last tick, with its task when that is backwards; with `ahead_ms` only one further ahead of the clock.
-    Reply: 'anchored', 'missed' or 'fenced'."""
+    """Moves the last tick, and its task too when it moves backwards. With `ahead_ms`, only a tick further ahead of the
+    clock than that is moved. Reply: 'anchored', 'missed' or 'fenced'."""
     return _anchor.with_keys(
         (keys.scheduled, keys.wake, keys.periodic(name)), tasks=keys.tasks, expected=expected, to=to_ms,
         ahead_ms="" if ahead_ms is None else ahead_ms, epoch=epoch, schedule=schedule,
@@ -105,18 +107,18 @@ def delete_periodic_state(keys: QueueKeys, name: str) -> Call[int]:
 
 
 def keep_periodic_state(keys: QueueKeys, name: str) -> Call[int]:
-    """Keeps the state of a periodic job that is known again, which was to expire."""
+    """Cancels the expiry of the state of a periodic job that workers know again."""
     return command("PERSIST", keys.periodic(name), read=int)
 
 
 def end_periodic_state(keys: QueueKeys, name: str, in_ms: int) -> Call[int]:
-    """Lets the state of a periodic job expire that no worker knows any more."""
+    """Lets the state of a periodic job expire, as no worker knows the job any more."""
     return command("PEXPIRE", keys.periodic(name), in_ms, read=int)
 
 
 def define_periodics(keys: Keys, definitions: Mapping[str, bytes], *, ttl_ms: int = 0) -> Call[int]:
-    """Publishes definitions, so that a leader that does not know the job fires it too. They count as published for
-    `ttl_ms`, and for 30 seconds at least."""
+    """Publishes definitions of periodic jobs, so that a leader without the job's code fires it too. Definitions count
+    as published for `ttl_ms`, and for 30 seconds at least."""
     words: list[Arg] = []
     for name, definition in definitions.items():
         words += (name, definition, hashlib.sha256(definition).hexdigest()[:_DIGEST])
@@ -125,7 +127,7 @@ def define_periodics(keys: Keys, definitions: Mapping[str, bytes], *, ttl_ms: in
 
 
 def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
-    """Removes a definition."""
+    """Removes the published definition of a periodic job."""
     return [
         command("HDEL", keys.periodics, name, read=int),
         command("ZREM", keys.periodics_seen, name, read=int),
@@ -134,27 +136,27 @@ def forget_periodic(keys: Keys, name: str) -> list[Call[int]]:
 
 
 def periodic_queue(keys: Keys, name: str) -> Call[str | None]:
-    """The queue that has the state of a periodic job; None when it was not noted yet."""
+    """The queue with the state of a periodic job; None when no queue was noted yet."""
     return command("HGET", keys.periodics_queues, name, read=lambda reply: None if reply is None else text(reply))
 
 
 def note_periodic_queue(keys: Keys, name: str, queue: str) -> Call[int]:
-    """Notes that this queue has the state of a periodic job."""
+    """Notes the queue with the state of a periodic job."""
     return command("HSET", keys.periodics_queues, name, queue, read=int)
 
 
 def drop_periodic_queue(keys: Keys, name: str) -> Call[int]:
-    """Forgets which queue has the state of a periodic job."""
+    """Deletes the note of the queue with the state of a periodic job."""
     return command("HDEL", keys.periodics_queues, name, read=int)
 
 
 def periodics(keys: Keys) -> Call[dict[str, bytes]]:
-    """All definitions by name."""
+    """All published definitions of periodic jobs, by name."""
     return command("HGETALL", keys.periodics, read=fields)
 
 
 def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
-    """When a worker last published each periodic job, Unix ms; later when it does so more rarely than usual."""
+    """When a worker last published each periodic job, Unix ms; a later time for a `ttl_ms` above 30 seconds."""
     return command(
         "ZRANGE", keys.periodics_seen, 0, -1, "WITHSCORES",
         read=lambda reply: {name: float(ms) for name, ms in fields(reply).items()},
@@ -162,31 +164,31 @@ def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
 
 
 def enable_periodic(keys: QueueKeys, name: str, *, enabled: bool) -> Call[int]:
-    """Enables or disables the ticks of a periodic job. Ticks that passed while it was disabled are not made up for."""
+    """Enables or disables the ticks of a periodic job. Ticks that passed meanwhile are not fired later."""
     if enabled:
         return command("HDEL", keys.periodic(name), "disabled", read=int)
     return command("HSET", keys.periodic(name), "disabled", 1, read=int)
 
 
 def start_periodic(keys: QueueKeys, name: str, start_ms: int) -> Call[int]:
-    """Notes the time after which ticks of a periodic job count, unless there is one."""
+    """Notes the time after which ticks of a periodic job count, unless a time is noted."""
     return command("HSETNX", keys.periodic(name), "last", start_ms, read=int)
 
 
 def adopt_schedule(keys: QueueKeys, name: str, schedule: str) -> Call[int]:
-    """Notes the digest of the schedule that the last tick is one of, unless there is one."""
+    """Notes the digest of the schedule of the last tick, unless a digest is noted."""
     return command("HSETNX", keys.periodic(name), "schedule", schedule, read=int)
 
 
 def announce(keys: Keys, worker_id: str, description: Mapping[str, Arg], *, ttl_ms: int) -> Call[dict[str, bytes]]:
-    """The heartbeat of a worker, with its description. Reply: commands for it."""
+    """Sends the heartbeat and the description of a worker. Reply: the commands for the worker."""
     words = [word for pair in description.items() for word in pair]
     picked = (keys.worker(worker_id), keys.workers, keys.commands(worker_id))
     return _announce.with_keys(picked, rest=words, id=worker_id, ttl_ms=ttl_ms)
 
 
 def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
-    """Takes a worker off the list."""
+    """Removes a worker from the list of workers, with its commands."""
     return [
         command("DEL", keys.worker(worker_id), keys.commands(worker_id), read=int),
         command("ZREM", keys.workers, worker_id, read=int),
@@ -194,7 +196,7 @@ def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
 
 
 def order(keys: Keys, worker_id: str, name: str, value: str, *, ttl_ms: int) -> list[Call[Any]]:
-    """A command for a worker: `quiet` 1 or 0, `stop` 1. The worker reads it with its next heartbeat."""
+    """Sends a command to a worker: `quiet` 1 or 0, `stop` 1. The worker reads it with its next heartbeat."""
     place = keys.commands(worker_id)
     return [command("HSET", place, name, value, read=int), command("PEXPIRE", place, ttl_ms, read=int)]
 
@@ -210,45 +212,45 @@ def metadata_all(keys: Keys, job: str) -> Call[dict[str, bytes]]:
 
 
 def metadata_set(keys: Keys, job: str, field: str, value: Arg) -> Call[int]:
-    """Sets one field."""
+    """Sets one field of a job's metadata."""
     return command("HSET", keys.job(job), field, value, read=int)
 
 
 def metadata_increment(keys: Keys, job: str, field: str, by: int) -> Call[int]:
-    """Adds to a field in one step. Reply: the sum."""
+    """Adds to a field of a job's metadata atomically. Reply: the sum."""
     return command("HINCRBY", keys.job(job), field, by, read=int, repeatable=False)
 
 
 MOST_AT_ONCE = 100
-"""Queues of one call, which then blocks the server for about half a millisecond."""
+"""Queues per call, which blocks the server for about half a millisecond."""
 _IN_WORK = 2
 
 
 class ScanReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The work for the leader. A queue that cannot be read is left out."""
+    """The queues and workers that need the leader. Queues that cannot be read are left out."""
 
     posted: list[str] = msgspec.field(default_factory=list)
-    """Hash tags with ends of tasks in their outbox, in the order in which their queues were asked for."""
+    """Hash tags with ends of tasks in their outbox, in the order of the scanned queues."""
     finishing: list[str] = msgspec.field(default_factory=list)
     """Queues with batches that need no driver to finish, due or not."""
     dead: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many tasks of each queue died since it exists."""
+    """The number of tasks of each queue that died since the queue was created."""
     silent: list[str] = msgspec.field(default_factory=list)
-    """Ids of workers whose heartbeats stopped and that did not retire."""
+    """Ids of workers whose heartbeats stopped without a retirement."""
     totals: dict[str, int] = msgspec.field(default_factory=dict)
     """The sum of the totals of each queue, which changes whenever anything happens there."""
     changed: list[str] = msgspec.field(default_factory=list)
-    """Queues whose totals changed since the scan before, or that are new. The caller fills this in."""
+    """New queues, and queues whose totals changed since the scan before. The caller fills this in."""
     due: dict[str, float] = msgspec.field(default_factory=dict)
-    """When queues next need maintenance, Unix ms; without those where nothing is foreseen."""
+    """When queues next need maintenance, Unix ms; a queue without foreseen maintenance is absent."""
     holding: list[str] = msgspec.field(default_factory=list)
-    """Queues that hold anything."""
+    """Queues that hold any task or batch."""
     in_work: list[str] = msgspec.field(default_factory=list)
-    """Those of them with tasks or batches in progress."""
+    """Queues with tasks or batches in progress, a part of `holding`."""
     unmarked: list[str] = msgspec.field(default_factory=list)
     """Queues that hold nothing and do not count as unused yet."""
     unused: list[str] = msgspec.field(default_factory=list)
-    """Queues that were unused for so long that they may be forgotten."""
+    """Queues that were unused for `unused_ms`, and may be forgotten."""
 
 
 _leader_scan: ScriptCommand[Any] = ScriptCommand("leader_scan", lambda reply: reply)
@@ -257,7 +259,7 @@ _leader_scan: ScriptCommand[Any] = ScriptCommand("leader_scan", lambda reply: re
 def leader_scan(
     keys: Keys, queues: Sequence[str], *, with_workers: bool = True, unused_ms: int = 0
 ) -> list[Call[ScanReply]]:
-    """Calls that together scan all queues, the first of them also the workers."""
+    """Calls that together scan all queues; the first call also scans the workers."""
     slices = list(in_slices(queues, MOST_AT_ONCE))
     if with_workers:
         slices = slices or [()]

@@ -1,4 +1,4 @@
-"""Calls that add tasks: one that is plain, many into one queue, a unique one under its lock."""
+"""Calls that add tasks: a single plain task, many tasks into one queue, or a unique task under its lock."""
 
 import hashlib
 import os
@@ -28,18 +28,19 @@ class EnqueueReply(list[bool]):
 
 _ONE_NEW = EnqueueReply([True])
 _TAG_AT = 28
-"""Where an id that jobrunner made has a hyphen and its tag."""
+"""Position of the hyphen in an id that jobrunner generated; the hash tag follows."""
 _enqueue: ScriptCommand[list[bool]] = ScriptCommand("enqueue", lambda reply: reply, repeat_s=NOTED_S)
 _unique = ScriptCommand("enqueue_unique", lambda reply: reply, repeat_s=NOTED_S)
 _TAIL = 3
-"""Words of a plain task that has none of its own: id, payload, no wishes."""
+"""The number of arguments of a plain task: id, payload, and '' for priority and due time."""
 _MOST_KINDS = 1000
 _last_calls: dict[tuple[object, ...], Call[list[bool]]] = {}
-"""Of plain tasks, by queue and kind of task."""
+"""The last call for a plain task, by queue and kind of task."""
 
 
 class UniqueReply(NamedTuple):
-    """The outcome for a unique task, and id and queue of the task that is there now. `is_first`: see EnqueueReply."""
+    """The outcome for a unique task, and id and queue of the task that now has the lock. `is_first`: see
+    EnqueueReply."""
 
     word: str
     id: str
@@ -48,10 +49,10 @@ class UniqueReply(NamedTuple):
 
 
 def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") -> Call[list[bool]]:
-    """All tasks into one queue, or none. Reply: for each task whether it is new (False: its id exists).
+    """Adds all tasks to one queue, or none. Reply: for each task whether it is new (False: its id exists).
 
-    The reply is read as QueueFull when the queue may not hold so many more; with `clash` "raise" as DuplicateTask when
-    an id exists. Sent again because its reply was lost, the same call adds nothing and gets the same reply.
+    Reading the reply raises QueueFull when the tasks exceed the capacity of the queue, and with `clash` "raise"
+    DuplicateTask when an id exists. Sent again after a lost reply, the call adds nothing and gets the same reply.
     """
     sent = list(tasks)
     name = _name_of_call(sent)
@@ -75,10 +76,10 @@ def enqueue(keys: QueueKeys, tasks: Iterable[Task], *, clash: str = "existing") 
 
 
 def _name_of_call(sent: Sequence[Task]) -> str:
-    """A name for this call, made of its tasks, so that a call that is sent again has the same name.
+    """The idempotency key of an enqueue, derived from its tasks: the same tasks, sent again, have the same key.
 
-    An id of the caller's own says nothing about when it is sent: then the name is random. Empty for tasks whose ids
-    stay known after they finish.
+    A user-chosen id without a `sending` does not identify one enqueue, so the key is then random. Empty for tasks whose
+    ids stay known after they finish.
     """
     if len(sent) == 1:
         return "" if sent[0].kept_s else _name_of_one(sent[0])
@@ -95,8 +96,9 @@ def _name_of_one(task: Task) -> str:
 
 
 def _known_for(call: Call[T], sent: Sequence[Task]) -> Call[T]:
-    """The call for tasks whose ids the server knows for longer than its note of a call, although they may finish at
-    once. Their jobs may keep them for longer than one stays that a consumer takes with `pop` or `delete`."""
+    """The call for tasks whose ids stay known for longer than the note of a call, even when they finish at once. It may
+    be repeated for the shortest of these times, and no longer than a task stays that a consumer took with `pop` or
+    `delete`."""
     known_s = min([task.kept_s for task in sent], default=0.0)
     return replace(call, repeat_s=max(min(known_s, DEFAULT_RESULT_TTL_S) - 1.0, NOTED_S))
 
@@ -106,7 +108,7 @@ def _tells_when_sent(task: Task) -> bool:
 
 
 def _wishes(task: Task, own: int) -> str:
-    """Priority, due time and the number of words of its own; '' for a task without these, as most are."""
+    """Priority, due time and the number of the task's own words; '' for most tasks, which have none of these."""
     if not own and task.priority is None and task.delay_ms is None and task.at_ms is None:
         return ""
     priority, due = "" if task.priority is None else task.priority, due_word(task)
@@ -114,7 +116,8 @@ def _wishes(task: Task, own: int) -> str:
 
 
 def is_plain(task: Task) -> bool:
-    """Whether it is due at once, of the default priority, and has nothing that only few tasks have in common."""
+    """Whether a task is due at once, needs no note of its enqueue, and has the default priority and no partition,
+    headers or joins."""
     return (
         task.kept_s > 0 and task.delay_ms is None and task.at_ms is None and task.priority is None and task.key is None
         and task.headers is None and task.then is None
@@ -122,10 +125,10 @@ def is_plain(task: Task) -> bool:
 
 
 def enqueue_plain(keys: QueueKeys, task: Task) -> Call[list[bool]]:
-    """As `enqueue` for this task alone, which is plain and has no lock: made of the last call for one of its kind.
+    """`enqueue` for a single plain task without a lock, made from the last call for a task of the same kind.
 
-    Most programs enqueue few kinds of tasks, one task at a time. To make and pack the same words for each took a third
-    of the client's time.
+    Most programs enqueue few kinds of tasks, one task at a time. Making and packing the same words for each task took a
+    third of the client's time.
     """
     kind = keys.waiting, task.kept_s, _traits_of(task)
     like = _last_calls.get(kind)
@@ -138,11 +141,12 @@ def enqueue_plain(keys: QueueKeys, task: Task) -> Call[list[bool]]:
 
 
 def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | None = None) -> Call[UniqueReply]:
-    """One task under its lock. Reply: 'new', 'exists', 'replaced', 'rescheduled' or 'clash', and the task there is now.
+    """Adds a task under its lock. Reply: 'new', 'exists', 'replaced', 'rescheduled' or 'clash', and the task that now
+    has the lock.
 
-    `bound_to` is the id and the full queue name of the task that the payload is encrypted or signed for; None for
-    a plain one. The new payload of a task that is replaced has to be encrypted for that task, whose id and queue only
-    the server knows: the reply 'encrypt_for' names them, with nothing changed, and the call is to be made again.
+    `bound_to` is the id and the full queue name of the task that the payload is encrypted or signed for; None for a
+    plain payload. The new payload of a replaced task has to be encrypted for that task, whose id and queue only the
+    server knows: the reply 'encrypt_for' names them and changes nothing, and the caller makes the call again.
     """
     lock = task.lock
     assert lock is not None, "a unique task has a lock"
@@ -164,7 +168,7 @@ def enqueue_unique(keys: QueueKeys, task: Task, *, bound_to: tuple[str, str] | N
         bound_to="" if bound_to is None else " ".join(bound_to),
     )
     call = replace(call, read=partial(_placed, keys.name))
-    return call if changes_another else _known_for(call, [task])  # of another task only the note tells
+    return call if changes_another else _known_for(call, [task])  # only the note proves a change of another task
 
 
 def _placed(queue: str, reply: list[Any]) -> UniqueReply:
@@ -175,7 +179,7 @@ def _placed(queue: str, reply: list[Any]) -> UniqueReply:
 
 
 _MORE = ("keepalive_ms", "max_attempts", "max_stalled", "expires_in_ms", "encoding", "headers", "then")
-"""Optional fields that a reserve must read: the field `more` marks a hash that has some."""
+"""Optional fields that a reserve must read: the field `more` marks a hash with any of them."""
 _PLAIN = ("priority", "key")
 _of_more, _of_plain = attrgetter(*_MORE), attrgetter(*_PLAIN)
 _NO_MORE = _of_more(Task(id="", queue="", payload=b""))
@@ -184,7 +188,7 @@ _traits_of = attrgetter("type", *_MORE, *_PLAIN)
 
 
 def task_fields(task: Task) -> list[Arg]:
-    """The fields of a task's hash that its script does not set itself, as field, value, ..."""
+    """The fields of a task's hash that the enqueue script does not set itself, as field, value, ..."""
     return ["type", task.type, *task_options(task)]
 
 
@@ -208,7 +212,7 @@ def _are_new(queue: str, sent: int | list[str], known: list[Any]) -> EnqueueRepl
 
 
 def clashing(queue: str, ids: list[str]) -> DuplicateTask:
-    """The error for ids that exist already, or are passed twice."""
+    """The error for ids that exist already, or were passed twice."""
     more = f" and {len(ids) - 1} others" if len(ids) > 1 else ""
     return DuplicateTask(
         f"queue {queue!r}: id {ids[0]!r}{more} exists already, or is given twice; nothing was added", ids[0], ids
@@ -216,7 +220,7 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
 
 
 def full(queue: str, more: int, bound: int) -> QueueFull:
-    """The error for tasks beyond the capacity of a queue, which may hold `bound`."""
+    """The error for `more` tasks beyond the capacity of a queue, which is `bound`."""
     part = "part of " if is_shard(queue) else ""
     never = f"send at most {bound} at once" if more > bound > 0 else "try again later, wait for room (wait=…)"
     return QueueFull(
@@ -243,7 +247,7 @@ def task_options(task: Task) -> list[Arg]:
 
 
 def due_word(task: Task) -> str:
-    """When a task is due, as scripts read it."""
+    """The due time of a task as an argument of scripts: '+' and ms from now, Unix ms, or '' for at once."""
     if task.delay_ms is not None:
         return f"+{task.delay_ms!r}" if task.delay_ms > 0 else ""
     return "" if task.at_ms is None else repr(task.at_ms)

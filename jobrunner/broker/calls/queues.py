@@ -15,14 +15,14 @@ from jobrunner.broker.keys import Keys, QueueKeys, is_queue
 from jobrunner.broker.resp import Arg
 
 NAMES_AT_ONCE = 1000
-"""How many names of queues are read at once: it keeps the server for about a third of a millisecond."""
+"""Queue names per read, which blocks the server for about a third of a millisecond."""
 _WHOLE = re.compile(rb"-?[0-9]{1,18}")
 STATES = ("waiting", "scheduled", "pending", "dead", "done")
-"""The states a queue is counted and listed by: each is the name of a sorted set, and of a field of QueueCounts."""
+"""The states of tasks in counts and lists: each is the name of a sorted set, and of a field of QueueCounts."""
 
 
 class QueueCounts(msgspec.Struct, frozen=True):
-    """How many tasks are in each state now, whether the queue is paused, and its totals since it exists."""
+    """The number of tasks in each state, whether the queue is paused, and its totals since it was created."""
 
     waiting: int
     scheduled: int
@@ -34,13 +34,13 @@ class QueueCounts(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> int:
-        """How many are not finished: waiting, scheduled or pending."""
+        """The number of unfinished tasks: waiting, scheduled or pending."""
         return self.waiting + self.scheduled + self.pending
 
 
 def together(first: QueueCounts, other: QueueCounts) -> QueueCounts:
-    """The counts of two shards of a queue. The queue itself, which sorts before its other shards, says if it is
-    paused."""
+    """The sums of the counts of two shards of a queue. `paused` is that of `first`: the queue itself, which sorts
+    before its other shards."""
     totals = Counter(first.totals)
     totals.update(other.totals)
     states = {state: getattr(first, state) + getattr(other, state) for state in STATES}
@@ -52,7 +52,7 @@ class _Declared(msgspec.Struct):
 
 
 def declared(keys: Keys, pipeline: str) -> Call[list[str]]:
-    """Full names of the queues of a pipeline as it was published; none for one that was not, or is damaged."""
+    """Full names of the queues of a published pipeline; none when it was not published, or is damaged."""
     return command("HGET", keys.pipelines, pipeline, read=_declared, may_fail=True)
 
 
@@ -69,7 +69,8 @@ def is_registered(keys: Keys, name: str) -> Call[bool]:
 
 
 class UpkeepReply(msgspec.Struct, frozen=True):
-    """How many tasks one call of maintenance moved, and when the queue next needs one (None: not foreseen)."""
+    """The result of a maintenance call: the number of moved tasks, and when the queue next needs maintenance (None: not
+    foreseen)."""
 
     now_ms: float
     next_event_ms: float | None
@@ -77,7 +78,7 @@ class UpkeepReply(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Whether a queue may have a task to hand out now, else when to probe it again (None: nothing is foreseen)."""
+    """Whether a reserve may get a task from a queue now, else when to probe again (None: nothing is foreseen)."""
 
     now_ms: float
     next_event_ms: float | None
@@ -91,7 +92,7 @@ def _counts(reply: list[Any]) -> QueueCounts:
 
 
 def read_totals(words: Sequence[bytes]) -> dict[str, int]:
-    """Totals by name, without damaged ones, which are not integers."""
+    """Totals by name, without damaged totals, which are not integers."""
     pairs = zip(words[::2], words[1::2], strict=True)
     return {text(name): int(total) for name, total in pairs if _WHOLE.fullmatch(total)}
 
@@ -107,7 +108,7 @@ def _probed(reply: list[Any]) -> Probe:
 _ARCHIVED_SLICE = 500
 _DIGEST = 16
 _LONGEST_LEASE_MS = 3 * 86_400_000
-"""Members of a batch are held for between 3.5 and 7 days (MEMBER_LEASE_MS in lua/lib/batch.lua)."""
+"""A lease with more time left is of a batch member: these last 3.5 to 7 days (MEMBER_LEASE_MS in lua/lib/batch.lua)."""
 _count = ScriptCommand("queue_counts", _counts)
 _upkeep = ScriptCommand("maintain", _upkeep_done)
 _probe = ScriptCommand("probe", _probed)
@@ -121,44 +122,44 @@ _register: ScriptCommand[Any] = ScriptCommand("register", lambda reply: reply)
 
 
 def counts(keys: QueueKeys) -> Call[QueueCounts]:
-    """How many tasks are in each state."""
+    """The number of tasks in each state, and the totals of the queue."""
     return _count.on(keys, tasks=keys.tasks)
 
 
 def held_by_batches(keys: QueueKeys, *, now_ms: float) -> Call[int]:
-    """How many pending items are members of batches: their leases end in days, because the batch has the short one.
-    `now_ms` is of the clock that leases end by."""
+    """The number of pending items in batches: leases of members last for days, because the batch has the short lease.
+    `now_ms` is the time on the clock of the leases."""
     return command("ZCOUNT", keys.pending, now_ms + _LONGEST_LEASE_MS, "+inf", read=int)
 
 
 def upkeep(keys: QueueKeys) -> Call[UpkeepReply]:
-    """One bounded slice of promotion, recovery and trimming."""
+    """Promotes, recovers and trims one bounded slice of tasks."""
     return _upkeep.on(keys, tasks=keys.tasks)
 
 
 def probe(keys: QueueKeys) -> Call[Probe]:
-    """Whether a reserve could hand out a task."""
+    """Runs maintenance, and reads whether a reserve could get a task."""
     return _probe.on(keys, tasks=keys.tasks)
 
 
 def configure(
     keys: QueueKeys, fields: Mapping[str, Arg], *, by: str = "", changed: Iterable[str] = ()
 ) -> Call[None]:  # fmt: skip
-    """Sets fields of the settings hash; an empty value removes one. `by`: the person who changes them, or '';
+    """Sets fields of the settings hash; an empty value removes a field. `by`: the author of the change, or '';
     `changed`: the fields that an earlier step of the same change has written."""
     rest = [word for pair in fields.items() for word in pair]
     return _configure.on(keys, rest=rest, by=by, changed=" ".join(changed))
 
 
 def declare(keys: QueueKeys, fields: Mapping[str, Arg], *, place: str, ttl_ms: int) -> Call[list[str]]:
-    """Publishes declared settings, which stay published for `ttl_ms`. Reply: the fields that changed."""
+    """Publishes declared settings for `ttl_ms`. Reply: the fields that changed."""
     words = [word for name in sorted(fields) for word in (name, fields[name])]
     digest = hashlib.sha256(repr(words).encode()).hexdigest()[:_DIGEST]
     return _declare.on(keys, rest=words, ttl_ms=ttl_ms, digest=digest, place=place)
 
 
 def origins(keys: QueueKeys) -> Call[dict[str, bytes]]:
-    """Where the settings come from: a hash that lua/queue_declare.lua describes; {} for a damaged one."""
+    """The origins of the settings: a hash that lua/queue_declare.lua describes; {} for a damaged hash."""
     return command("HGETALL", keys.declared, read=lambda reply: fields(reply or []), may_fail=True)
 
 
@@ -168,12 +169,12 @@ def wake(keys: QueueKeys) -> Call[int]:
 
 
 def purge(keys: QueueKeys, state: str, *, count: int = 1000) -> Call[int]:
-    """Deletes up to `count` tasks that are waiting, scheduled, dead or done. Reply: how many."""
+    """Deletes up to `count` tasks that are waiting, scheduled, dead or done. Reply: the number of deleted tasks."""
     return _purge_slice(keys, state, count, "", "history_purged" if state == "done" else "purged")
 
 
 def delete_archived(keys: QueueKeys, state: str, *, before_ms: float) -> Call[int]:
-    """Deletes a slice of what has been dead or done since before that instant. Reply: how many; 0 at the end."""
+    """Deletes a slice of the tasks that were dead or done before `before_ms`. Reply: their number; 0 at the end."""
     counter = "history_archived" if state == "done" else "trimmed"
     return _purge_slice(keys, state, _ARCHIVED_SLICE, before_ms, counter)
 
@@ -189,15 +190,15 @@ def settings(keys: QueueKeys) -> Call[dict[str, bytes]]:
 
 
 def ids(keys: QueueKeys, state: str, *, start: int, count: int) -> Call[list[str]]:
-    """Ids of one state by rank, first in line first, at most `count`."""
+    """At most `count` ids of one state, lowest score first, from rank `start` on."""
     return command(
         "ZRANGE", getattr(keys, state), start, start + count - 1, read=texts
     )
 
 
 def ids_from(keys: QueueKeys, state: str, *, score: str, skipped: int, count: int) -> Call[list[tuple[str, str]]]:
-    """Ids of one state with their scores, lowest first, from this score on, without the first `skipped` of these; at
-    most `count`."""
+    """At most `count` ids of one state with their scores, lowest first, from `score` on, without the first `skipped`
+    ids."""
     return command(
         "ZRANGEBYSCORE", getattr(keys, state), score, "+inf", "WITHSCORES", "LIMIT", skipped, count, read=_with_scores
     )
@@ -217,22 +218,22 @@ def coming(keys: QueueKeys, *, until_ms: float) -> list[Call[int]]:
 
 
 def newest(keys: QueueKeys, state: str, *, count: int) -> Call[list[str]]:
-    """Ids of one state, the highest score first, at most `count`."""
+    """At most `count` ids of one state, highest score first."""
     return command("ZREVRANGE", getattr(keys, state), 0, count - 1, read=texts)
 
 
 def score(keys: QueueKeys, state: str, task_id: str) -> Call[float | None]:
-    """The score of a task in the set of that state; None when it is not there."""
+    """The score of a task in the set of `state`; None when the task is not in the set."""
     return command("ZSCORE", getattr(keys, state), task_id, read=lambda reply: None if reply is None else float(reply))
 
 
 def await_capacity(keys: QueueKeys, *, lasts_ms: int) -> Call[int]:
-    """Notes that a producer waits for capacity. Reply: how many more tasks the queue may hold now; -1: no limit."""
+    """Notes that a producer waits for capacity. Reply: the free capacity of the queue in tasks; -1: no limit."""
     return _await_capacity.on(keys, lasts_ms=lasts_ms)
 
 
 def _note_format(keys: Keys | QueueKeys) -> Call[None]:
-    """Writes the number below a prefix that has none."""
+    """Writes the format number below a prefix without a number."""
     return command("SETNX", keys.format, FORMAT, read=lambda _: None)
 
 
@@ -245,20 +246,21 @@ def register(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
 
 
 def register_if_room(keys: Keys | QueueKeys, names: list[str]) -> list[Call[Any]]:
-    """The same where it may be left out: a server that is full takes no new member, and most are there already."""
+    """`register` without errors, for calls that work on a full server: such a server refuses new members, and most
+    queues are registered already."""
     return [replace(call, read=lambda _: None, may_fail=True) for call in register(keys, names)]
 
 
 def register_queues(keys: Keys, names: Sequence[str]) -> Call[bool]:
-    """Notes the format and adds queues to the registry where that is missing, unless the server takes no more.
+    """Notes a missing format and adds missing queues to the registry, unless the server is full.
 
-    Reading its reply raises NewerFormat or OlderFormat when another version wrote here. Reply: whether both were
-    missing, as with an unused prefix.
+    Reading the reply raises NewerFormat or OlderFormat when another version wrote below the prefix. Reply: whether both
+    were missing, as with an unused prefix.
     """
 
     def read(reply: list[Any] | None) -> bool:
         found, added = reply if reply and len(reply) > 1 else (None, None)
-        if isinstance(found, list) and found:  # else what went wrong: a user who may not look is not told
+        if isinstance(found, list) and found:  # else an error, as for a user without the right to read
             refuse_other_format(keys, found[0])
         return found == [None] and isinstance(added, list) and added > [0]
 
@@ -267,9 +269,9 @@ def register_queues(keys: Keys, names: Sequence[str]) -> Call[bool]:
 
 
 def registered(keys: Keys, cursor: int) -> Call[tuple[int, list[str]]]:
-    """A slice of the full names of all queues: (where the next one begins, 0 behind the last, the names).
+    """A slice of the full names of all queues: (cursor of the next slice, 0 after the last; names).
 
-    A queue may be in two slices. Damaged entries, which cannot be names of queues, are left out.
+    A queue may be in two slices. Damaged entries, which are no valid queue names, are left out.
     """
 
     def read(reply: list[Any]) -> tuple[int, list[str]]:
@@ -284,20 +286,20 @@ def are_registered(keys: Keys, names: Sequence[str]) -> Call[list[bool]]:
 
 
 def seem_registered(keys: Keys, names: Sequence[str]) -> Call[list[bool]]:
-    """The same; False for a user who may not look."""
+    """Whether each of these queues was ever used; False for a user without the right to read the registry."""
     call = are_registered(keys, names)
     return replace(call, read=lambda reply: call.read(reply or [0] * len(names)), may_fail=True)
 
 
 def some_registered(keys: Keys) -> Call[list[str]]:
-    """Names of queues that were used, at most 1,000."""
+    """At most 1,000 names of used queues, at random."""
     return command(
         "SRANDMEMBER", keys.queues, NAMES_AT_ONCE, read=lambda reply: list(filter(is_queue, map(text, reply)))
     )
 
 
 def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[list[str]]:
-    """Deletes what is left of queues that were unused for so long; None marks those that are unused now.
+    """Deletes the totals of queues that were unused for `unused_ms`; None only marks queues that are unused now.
 
     Reply: for each name 'forgotten', 'marked', 'early' or 'used' (see lua/queue_forget.lua), or an error.
     """
@@ -305,9 +307,9 @@ def forget(keys: Keys, names: Sequence[str], *, unused_ms: int | None) -> Call[l
 
 
 def delete(keys: QueueKeys, *, force: bool, states: Sequence[bytes]) -> Call[list[Any]]:
-    """Deletes a queue that holds nothing, or by force a slice of what it holds; `states`: keys of its periodic jobs.
+    """Deletes an empty queue, or with `force` a slice of its tasks; `states`: keys of its periodic jobs.
 
-    Reply: a word, and numbers (see lua/delete_queue.lua).
+    Reply: a status word, and numbers (see lua/delete_queue.lua).
     """
 
     def read(reply: list[Any]) -> list[Any]:
@@ -317,25 +319,25 @@ def delete(keys: QueueKeys, *, force: bool, states: Sequence[bytes]) -> Call[lis
 
 
 def leaving(keys: Keys, names: Iterable[str], now_ms: float) -> Call[int]:
-    """Notes that queues are about to leave the registry, so that another process finishes that if the caller dies."""
+    """Notes queues that are about to leave the registry, so that the leader finishes the removal if the caller dies."""
     return command("ZADD", keys.queues_leaving, *[word for name in names for word in (round(now_ms), name)], read=int)
 
 
 def left(keys: Keys, names: Sequence[str]) -> list[Call[Any]]:
-    """Takes queues out of the registry. Replies, behind the first one: whether each exists nevertheless."""
+    """Removes queues from the registry. Replies after the first: whether each queue exists nevertheless."""
     return [command("SREM", keys.queues, *names, read=int), *[exists(keys.queue(name)) for name in names]]
 
 
 def exists(keys: QueueKeys) -> Call[int]:
-    """Whether anything was written on a queue: how many of the keys that each first task makes."""
+    """Whether anything was written on a queue: the number of its keys, of those that a first task creates."""
     return command("EXISTS", keys.counters, keys.arrival, keys.waiting, keys.scheduled, keys.settings, read=int)
 
 
 def still_leaving(keys: Keys, before_ms: float, *, count: int) -> Call[list[str]]:
-    """Queues that were about to leave the registry at that time."""
+    """Up to `count` queues that were noted as leaving the registry by `before_ms`."""
     return command("ZRANGEBYSCORE", keys.queues_leaving, "-inf", round(before_ms), "LIMIT", 0, count, read=texts)
 
 
 def not_leaving(keys: Keys, names: Sequence[str]) -> Call[int]:
-    """Removes queues from those that are about to leave the registry."""
+    """Deletes the notes of queues that are about to leave the registry."""
     return command("ZREM", keys.queues_leaving, *names, read=int)

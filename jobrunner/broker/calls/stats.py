@@ -2,11 +2,11 @@
 
 A field is ``<queue> <type> <name>``. Workers count: `succeeded`, `failed`, `dead`, `cancelled`, `dropped`,
 `moved`, `snoozed`, `stale` (reports that came too late), `run_us` and `wait_us` (sums), and `run:<n>` and `wait:<n>`,
-how many times fell into bucket n: below 1 ms for n = 0, else from 2^((n-1)/2) to below 2^(n/2) ms, without an end for
-the last. The lateness of a periodic job is `late:<n>` and `late_us` of its queue and type. Type `-` is for fields of no
-job: once a minute the leader samples `depth`, with words as in DEPTH, and the totals of a queue at the begin (`from`)
-and the end (`to`), as in COUNTED. Queue `-` is for fields of no queue: `round_trip:<n>`, whose buckets are of
-microseconds, and `round_trip_us`.
+the number of durations in bucket n: below 1 ms for n = 0, else from 2^((n-1)/2) to below 2^(n/2) ms; the last bucket
+has no upper bound. The lateness of a periodic job is `late:<n>` and `late_us` of its queue and type. Type `-` is for
+fields of no job: once a minute the leader samples `depth`, numbers in the order of DEPTH, and the totals of a queue at
+the begin (`from`) and the end (`to`), in the order of COUNTED. Queue `-` is for fields of no queue: `round_trip:<n>`,
+with buckets in microseconds, and `round_trip_us`.
 """
 
 from bisect import bisect_right
@@ -25,15 +25,15 @@ from jobrunner.broker.resp import Arg
 
 BUCKETS = 51
 BOUNDS_MS: tuple[float, ...] = tuple(2 ** (n / 2) for n in range(BUCKETS - 1))
-"""Bucket n holds times below BOUNDS_MS[n]; the last one has no bound."""
+"""Bucket n holds durations below BOUNDS_MS[n]; the last bucket has no bound."""
 bucket: Callable[[float], int] = partial(bisect_right, BOUNDS_MS)
-"""The number of the bucket of a time."""
+"""The number of the bucket of a duration in ms."""
 DEPTH = ("waiting", "scheduled", "pending", "dead")
 COUNTED = ("enqueued", "succeeded", "failed", "dead", "cancelled", "dropped", "moved_out", "recovered", "expired")
-"""Totals of a queue whose growth includes changes that no worker counts."""
+"""Sampled totals of a queue. Their growth includes changes that no worker counts."""
 OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "dead": "dead", "cancelled": "cancelled",
             "dropped": "dropped", "moved_out": "moved"}  # fmt: skip
-"""Totals of a queue that say how attempts ended, and what workers call that."""
+"""Totals of a queue that count outcomes of attempts, and the names of these outcomes in the counts of workers."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT, HOURS_KEPT = 1500, 768
 SAMPLED = "#sampled"
@@ -46,7 +46,7 @@ _sample = ScriptCommand("stats_sample", int)
 
 
 def _figures(reply: list[Any]) -> list[dict[str, str]]:
-    """The fields of each hash without those of writers, whose names have no blank."""
+    """The statistics fields of each hash; the fields of writers, whose names have no blank, are left out."""
     found = [text_fields(one) for one in reply]
     return [{name: by for name, by in one.items() if " " in name or name == SAMPLED} for one in found]
 
@@ -55,17 +55,17 @@ _stats = ScriptCommand("stats_read", _figures)
 
 
 def field_of(queue: str, type: str, what: str) -> str:  # noqa: A002 - the word of this package
-    """The name of a figure."""
+    """The field of a figure."""
     return f"{queue} {type} {what}"
 
 
 def is_of_attempts(type: str, what: str) -> bool:  # noqa: A002
-    """Whether a figure is of what workers did, not of a sample or of the leader's ticks."""
+    """Whether a figure counts attempts of workers, not samples or ticks of the leader."""
     return type != "-" and not what.startswith("late")
 
 
 def parts_of(field: str) -> tuple[str, str, str] | None:
-    """(queue, type, what) of a field; None for what is no figure."""
+    """(queue, type, what) of a field; None for a field that is no figure."""
     queue, _, rest = field.partition(" ")
     type_, blank, what = rest.rpartition(" ")
     return (queue, type_, what) if blank else None
@@ -73,7 +73,7 @@ def parts_of(field: str) -> tuple[str, str, str] | None:
 
 @lru_cache(maxsize=20_000)  # the hashes of an hour have the same fields, sixty times
 def attempt_field(field: str) -> tuple[str, str, str] | None:
-    """(queue, type, what) of a figure of what workers did; None for every other field."""
+    """(queue, type, what) of a figure of attempts; None for every other field."""
     parts = parts_of(field)
     return parts if parts is not None and is_of_attempts(parts[1], parts[2]) else None
 
@@ -81,7 +81,7 @@ def attempt_field(field: str) -> tuple[str, str, str] | None:
 def observe(keys: Keys, now_ms: float, writer: str, first: int, changes: Mapping[str, int]) -> list[Call[int]]:
     """Adds to the figures of the minute and the hour of `now_ms`: one call for each 400 fields, numbered from `first`.
 
-    A call that is made again adds nothing. Reply: 1, or 0 when it was made before.
+    A repeated call adds nothing. Reply: 1, or 0 for a repeated call.
     """
     minute = int(now_ms // MINUTE_MS)
     hashes = (keys.stats_of_minute(minute), keys.stats_of_hour(minute // 60), keys.stats_total)
@@ -94,7 +94,7 @@ def observe(keys: Keys, now_ms: float, writer: str, first: int, changes: Mapping
 
 
 def sample(keys: Keys, now_ms: float, found: Mapping[str, QueueCounts]) -> Call[int]:
-    """Notes how queues stand, by name. Reply: of how many there was something to note."""
+    """Samples depth and totals of queues; `found`: counts by queue. Reply: the number of queues with a sample."""
     minute = int(now_ms // MINUTE_MS)
     hashes = (keys.stats_of_minute(minute), keys.stats_of_hour(minute // 60), keys.stats_sampled)
     words: list[Arg] = []
@@ -112,14 +112,14 @@ def read(hashes: Sequence[bytes], queue: str = "", type: str = "") -> list[Call[
 
 
 def by_type_and_together(keys: QueueKeys) -> Call[list[dict[str, str]]]:
-    """The totals of a queue by type, ``<type> <outcome>`` → how many, and those of all its types together, by name: as
-    of one moment, so that the former are never more, and what they lack is of no type."""
+    """The totals of a queue by type, ``<type> <outcome>`` → count, and over all types, by name. Both are read at one
+    moment, so the former never exceed the latter; the difference belongs to no type."""
     call = _stats.with_keys((keys.types, keys.counters), queue="", type="")
     return msgspec.structs.replace(call, read=lambda reply: [text_fields(one) for one in reply])
 
 
 def some_totals(keys: Keys, cursor: int) -> Call[tuple[int, dict[str, str]]]:
-    """A slice of the figures since the prefix exists, and the cursor of the next; 0 behind the last."""
+    """(cursor of the next slice, 0 after the last; a slice of the figures since the prefix exists)."""
     return command(
         "HSCAN", keys.stats_total, cursor, "COUNT", _SCANNED_AT_ONCE,
         read=lambda reply: (int(reply[0]), text_fields(reply[1])),
@@ -127,22 +127,22 @@ def some_totals(keys: Keys, cursor: int) -> Call[tuple[int, dict[str, str]]]:
 
 
 MOST_AT_ONCE = 50
-"""Queues of one call, which then blocks the server for about a millisecond."""
+"""Queues per call, which blocks the server for about a millisecond."""
 MOST_WORKERS = 1000
 _LIMITS = ("max_inflight", "max_size", "max_tokens", "interval_us", "interval", "interval_unit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSummary:
-    """The counts of one queue. Tasks that are due count as waiting."""
+    """Counts, age and limits of one queue. Due tasks, and those with an expired lease, count as waiting."""
 
     counts: QueueCounts
     pause_ends_ms: float | None
-    """None: it is not paused, or for no certain time."""
+    """When the pause ends, Unix ms; None: the queue is not paused, or is paused until a resume."""
     oldest_due_ms: float | None
-    """When the task was due that has waited longest; None when none waits."""
+    """The due time of the task that has waited longest, Unix ms; None when no task waits."""
     limits: Mapping[str, bytes]
-    """The fields of its settings that limit it, as they are stored, without those that are not set."""
+    """The stored values of the settings that limit the queue; settings without a value are absent."""
 
 
 def _summaries(replies: list[Any]) -> list[QueueSummary | str]:
@@ -164,7 +164,7 @@ def _summary(reply: list[Any]) -> QueueSummary:
 
 
 def _number(raw: bytes) -> float | None:
-    """None where there is none, and for damage."""
+    """A stored number; None for an empty or damaged value."""
     try:
         return float(raw)
     except ValueError:
@@ -180,7 +180,8 @@ _list_workers = ScriptCommand("list_workers", _descriptions)
 
 
 def bulk_counts(queues: Sequence[QueueKeys]) -> list[Call[list[QueueSummary | str]]]:
-    """Calls that together read all queues, in order; for one that cannot be read the server's error as text."""
+    """Calls that together read summaries of all queues, in order; the text of the server's error for a queue that
+    cannot be read."""
     return [
         _bulk_counts.for_each(tuple(one.settings for one in some)) for some in in_slices(queues, MOST_AT_ONCE)
     ]

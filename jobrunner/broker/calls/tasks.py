@@ -1,6 +1,6 @@
-"""Calls about single tasks that are there: show, cancel, requeue, delete.
+"""Calls about single existing tasks: show, cancel, requeue, delete.
 
-The reply is 'unknown' where one that changes tasks was sent again and may have done so the first time.
+The reply is 'unknown' when a call that changes tasks was sent again and may have been applied the first time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,23 +31,23 @@ def _record(tag: str, task_id: str, reply: list[bytes]) -> "TaskRecord | None":
     if not reply:
         return None
     fields = {name.decode("utf-8", "replace"): value for name, value in zip(reply[2::2], reply[3::2], strict=True)}
-    fields["id"] = task_id.encode()  # whatever the hash says: by this one it is found
+    fields["id"] = task_id.encode()  # the key has this id, even if the hash has a damaged one
     return read_record(reply[0].decode(), reply[1].decode(), fields, tag=tag)
 
 
 def stored_payload(keys: QueueKeys, task_id: str) -> Call[tuple[bytes | None, bytes | None]]:
-    """Payload and encoding of a task as they are stored; None for what is not there."""
+    """The stored payload and encoding of a task; None for a missing value."""
     return command("HMGET", keys.task(task_id), "payload", "encoding", read=lambda reply: (reply[0], reply[1]))
 
 
 def how_many_exist(keys: QueueKeys, task_ids: Iterable[str]) -> Call[int]:
-    """How many of these tasks have a hash."""
+    """The number of these tasks that have a hash."""
     return command("EXISTS", *map(keys.task, task_ids), read=int)
 
 
 def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = False) -> "Call[TaskRecord | None]":
-    """One task with its state, or None. `queue` is needed for an id of the user's own; an id that names a shard of
-    it is looked for there. `awaited`: publish its end."""
+    """Reads one task with its state; None when there is no such task. `queue` is required for a user-chosen id; an id
+    that names a shard of `queue` is read from that shard. `awaited`: the server publishes the end of the task."""
     tag = tag_of_id(task_id)
     if queue is not None and (tag is None or not is_shard(tag) or whole_queue(tag) != keys.queue(queue).tag):
         tag = keys.queue(queue).tag
@@ -64,17 +64,17 @@ def show(keys: Keys, task_id: str, *, queue: str | None = None, awaited: bool = 
 
 
 def headers(keys: QueueKeys, task_id: str) -> Call[bytes | None]:
-    """The headers of a task as they are stored; None when it has none or is gone."""
+    """The stored headers of a task; None when the task has no headers or is gone."""
     return command("HGET", keys.tasks + task_id.encode(), "headers", read=lambda reply: reply)
 
 
 Leave = Literal["", "dead", "alive"]
-"""What a cancellation leaves as it is: nothing, a dead task, or one that is not dead."""
+"""The tasks that a cancellation leaves unchanged: none, dead tasks, or tasks that are not dead."""
 
 
 def cancel(keys: QueueKeys, task_id: str, *, keep_ms: int, leave: Leave = "") -> Call[str]:
-    """Reply: 'ok', 'posted' (ok, and its flow is to be notified), 'reserved' (it runs: asked to stop) or 'gone', also
-    for a task that `leave` names."""
+    """Cancels a task. Reply: 'ok', 'posted' (ok, and its flow is to be notified), 'reserved' (the task runs and is
+    asked to stop) or 'gone', also for a task that `leave` excludes."""
     return _cancel.on(keys, tasks=keys.tasks, finished=keys.finished, id=task_id, keep_ms=max(keep_ms, 1), left=leave)
 
 
@@ -86,10 +86,10 @@ def requeue(
     step_ms: float = 0,
     fields: Sequence[Arg] = (),
 ) -> Call[list[str]]:
-    """Reply for each id: 'ok', 'not_dead' or 'gone'.
+    """Puts dead tasks back. Reply for each id: 'ok', 'not_dead' or 'gone'.
 
-    The first is due `start_ms` from now, each further one `step_ms` behind the one before; `fields` (field, value, ...)
-    are set in the same step.
+    The first task is due `start_ms` from now, each further task `step_ms` after the one before; `fields` (field, value,
+    ...) are set in the same step.
     """
     return _requeue.on(
         keys,
@@ -102,16 +102,17 @@ def requeue(
 
 
 def delete(keys: QueueKeys, task_id: str) -> Call[str]:
-    """Reply: 'ok', 'gone' or 'not_reserved'."""
+    """Ends the lease of a task, whichever worker holds it, and deletes the task. Reply: 'ok', 'gone' or
+    'not_reserved'."""
     return _delete.on(keys, tasks=keys.tasks, id=task_id)
 
 
 def remove(keys: QueueKeys, task_ids: Sequence[str], *, dead_only: bool = False) -> Call[list[str]]:
-    """Deletes tasks that no worker has, with `dead_only` those that are dead. Reply for each id: 'ok', 'reserved' or
+    """Deletes tasks without a lease; with `dead_only` only dead tasks. Reply for each id: 'ok', 'reserved' or
     'gone'."""
     return _remove.on(keys, rest=task_ids, tasks=keys.tasks, dead_only="1" if dead_only else "")
 
 
 def run_now(keys: QueueKeys, task_ids: Sequence[str]) -> Call[list[str]]:
-    """Moves scheduled tasks to waiting at once. Reply for each id: 'ok' or 'not_scheduled'."""
+    """Moves scheduled tasks to waiting. Reply for each id: 'ok' or 'not_scheduled'."""
     return _run_now.on(keys, rest=task_ids, tasks=keys.tasks)

@@ -1,5 +1,4 @@
-"""Dead items brought back, and finished items of a queue that keeps history: read, replayed. Once for Queue and
-AsyncQueue."""
+"""Operations on dead items (requeue) and on the history of a queue (read, replay), shared by Queue and AsyncQueue."""
 
 import itertools
 from collections import Counter
@@ -35,8 +34,8 @@ _READ_AT_ONCE = 1000
 def requeue_dead(
     ref: QueueRef, chosen: Iterable[str] | None, payload: Any, *, start_ms: float = 0.0, step_ms: float = 0.0
 ) -> Operation[int]:
-    """Returns how many were put back: the first is due in `start_ms`, each `step_ms` behind the one before. One whose
-    reply was lost, and which is not dead any more, counts as put back."""
+    """Returns the number of requeued items: the first is due in `start_ms`, each further item `step_ms` later. An item
+    that is no longer dead after a lost reply counts as requeued."""
     if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable | None):
         raise InvalidOption(f"ids={describe(chosen)}: give a list of ids")
     rest = map(check_id, chosen) if chosen is not None else iter((yield from dead_ids(ref.keys)))
@@ -53,9 +52,9 @@ def requeue_dead(
 
 
 def note_changes(keys: Keys, action: str, changed: Mapping[str, int], state: str = "") -> Operation[None]:
-    """Writes the event of each queue of which tasks were changed one by one, for those of actions that have an event:
-    'requeue', 'delete', and 'cancel' of dead tasks, which deletes them. `changed`: how many by queue or shard; `state`:
-    of the deleted or cancelled ones, '' for any."""
+    """Writes an event for each queue whose tasks were changed one by one, if the action has an event: 'requeue',
+    'delete', and 'cancel' of dead tasks, which deletes them. `changed`: the number of tasks by queue or shard; `state`:
+    the state of the deleted or cancelled tasks, '' for any."""
     deletes = action == "delete" or (action == "cancel" and state == "dead")
     by_queue: Counter[str] = Counter()
     for name, count in changed.items():
@@ -72,12 +71,12 @@ def _at_once(ref: QueueRef, payload: Any) -> int:
         return _AT_ONCE
     if ref.encryption is not None:
         return 1
-    raw, _ = write_payload(payload, ref.payload_limit)  # the server copies it for each of them
+    raw, _ = write_payload(payload, ref.payload_limit)  # the server copies it for each item
     return min(SLICE_BYTES // max(len(raw), 1) or 1, _AT_ONCE)
 
 
 def step_of(rate: float | None) -> float:
-    """Milliseconds between two items that are put back at this rate. Raises InvalidOption."""
+    """Milliseconds between two items at `rate` items per second; 0 for None. Raises InvalidOption."""
     if rate is None:
         return 0.0
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0.001 <= rate <= 1_000_000:
@@ -89,12 +88,12 @@ def _fields(ref: QueueRef, payload: Any, first: str) -> Operation[list[bytes | s
     if payload is msgspec.UNSET:
         return []
     raw, encoding = write_payload(payload, ref.payload_limit)
-    if ref.encryption is not None:  # a payload is encrypted for one task, so they go one by one
+    if ref.encryption is not None:  # a payload is encrypted for one task, so the batch is one task
         record = yield from ask(tasks.show(ref.all_keys, first, queue=ref.name))
         if record is not None:
             if without_store(ref.encryption) is not None:
                 record = yield from opened(ref.encryption, record)
-            if record.unread is not None:  # whoever changed its job or headers would have them encrypted anew
+            if record.unread is not None:  # encrypting anew would accept a forged job or headers
                 raise record.unread
             headers, then = (record.fields.get(name, b"") for name in ("headers", "then"))
             context = EncryptionContext(first, record.type, ref.keys.tag, ref.name, headers, then)
@@ -104,8 +103,8 @@ def _fields(ref: QueueRef, payload: Any, first: str) -> Operation[list[bytes | s
 
 
 def dead_ids(keys: QueueKeys) -> Operation[list[str]]:
-    """Returns the ids of all items of a shard that are dead now, the longest dead first. A page begins behind the score
-    of the last one, not at a rank: items that leave meanwhile, as they expire, would have it pass over others."""
+    """Returns the ids of all dead items of a shard, the longest dead first. Each page begins after the last score, not
+    at a rank: with ranks, items that expire meanwhile would make a page skip others."""
     total = (yield from ask(queues.counts(keys))).dead
     found: list[str] = []
     score, skipped = "-inf", 0
@@ -122,15 +121,15 @@ def dead_ids(keys: QueueKeys) -> Operation[list[str]]:
 
 
 REPLAYED_FROM = "replayed_from"
-"""Header of a replayed item: the id of the first one."""
+"""Header of a replayed item: the id of the original item."""
 _OF_A_FLOW = frozenset(("results", "outcomes", "parts"))
-"""Fields of a task that was given the results of others; those of very many or large ones are in `parts`."""
+"""Fields of a task that got the results of other tasks; very many or large results are in `parts`."""
 
 
 def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
-    """Returns records, the item that finished last first."""
+    """Returns records of finished items, the last finished first."""
     check_whole(limit, "limit", minimum=1, maximum=10_000)
-    yield from ask(queues.counts(ref.keys))  # trims what is too old
+    yield from ask(queues.counts(ref.keys))  # trims items that are too old
     found = yield from ask(queues.newest(ref.keys, "done", count=limit))
     shown = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
     ended = [record for record in shown if record is not None and is_still(record, "done")]
@@ -138,8 +137,8 @@ def history(ref: QueueRef, limit: int) -> Operation[list[ItemRecord]]:
 
 
 def replay(ref: QueueRef, task_id: str) -> Operation[str]:
-    """Returns the id of the new item. Raises TaskGone for one that is not in the history, EncryptionError,
-    UsageError for a step of a flow that was given results."""
+    """Returns the id of the new item. Raises TaskGone for an item that is not in the history, EncryptionError, and
+    UsageError for a step of a flow that got results of other steps."""
     check_id(task_id)
     record, score = yield [
         tasks.show(ref.all_keys, task_id, queue=ref.name),
@@ -157,7 +156,7 @@ def replay(ref: QueueRef, task_id: str) -> Operation[str]:
         )
     new = _again(ref, record)
     yield queues.register(ref.all_keys, [ref.name])
-    sent = yield InThread(partial(encrypted_task, ref.encryption, ref.keys, new))  # with an object of its own
+    sent = yield InThread(partial(encrypted_task, ref.encryption, ref.keys, new))  # a store gets a new object
     yield Durable([new_tasks.enqueue(ref.keys, [sent])])
     return new.id
 

@@ -1,16 +1,15 @@
-"""Deletes a queue with all that belongs to it, once for Queue and AsyncQueue.
+"""Deletes a queue with all its keys and registry entries, for Queue and AsyncQueue.
 
-Each step leaves the queue whole, only smaller; the last one finds it empty and deletes the rest in one script. A task
-that is added meanwhile is deleted as if it had been there before, or it is there afterwards, in a queue that is in the
-registry.
+Each step leaves a consistent, smaller queue; the last step finds the queue empty and deletes the rest in one script. A
+task that is added meanwhile is deleted too, or exists afterwards, in a registered queue.
 
-Queues leave the registry of all queues, which on a cluster is not where they are, in steps that lose none. What must
-hold: a queue that anything was written on is in the registry, or will be within LEAVING_MS and a look of the leader.
-First it is noted that the queues are leaving; then one script for each deletes them, unless they are used; then they
-leave the registry, and come back when they were used meanwhile. The note stays: who registered a queue just before it
-left may write on it a moment after that look, so the leader looks again. It also stays when a deletion is refused, as
-it may be that of an earlier one, which died when the queue had left the registry. That a client finds a queue new
-tells it to register it once more, so in practice it is back at once.
+On a cluster the registry of all queues is not on the node of a queue, so a queue leaves it in steps. Invariant: a queue
+with any key is in the registry, or will be within LEAVING_MS and a scan of the leader. First, a note says that the
+queues are leaving; then a script deletes each queue, unless it is used; then the queues leave the registry, and return
+if they were used meanwhile. The note stays, and the leader checks again: a client that registered a queue just before
+it left may write on it a moment after the first check. The note also stays when a deletion is refused, as it may be of
+an earlier deletion, whose process died when the queue had left the registry. A client that finds a queue new registers
+it once more, so in practice the queue is back at once.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,8 @@ from jobrunner.errors import QueueNotEmpty
 from jobrunner.periodic import KNOWN_FOR_MS, read_definition
 
 LEAVING_MS = 60_000
-"""Longer than a client takes from registering a queue to writing on it."""
+"""The age of a note at which the leader checks the queue again: longer than a client takes from registering a queue to
+writing on it."""
 
 
 def leave(keys: Keys, names: Sequence[str], deleting: Call[list[str]], now_ms: float) -> Operation[list[str]]:
@@ -59,7 +59,7 @@ _TELLS = 10
 
 
 def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
-    """Returns whether there was such a queue. Raises QueueNotEmpty."""
+    """Returns whether the queue existed. Raises QueueNotEmpty."""
     keys, name = ref.all_keys, ref.name
     now_ms, (known,), exists = yield [
         server_time(),
@@ -107,7 +107,8 @@ def _why(name: str, word: str, said: list[int]) -> str:
 
 
 def _periodic_jobs(ref: QueueRef, now_ms: float, force: bool) -> Operation[list[str]]:
-    """The names of those that run on it. Raises QueueNotEmpty when workers know one of them."""
+    """The names of the periodic jobs of the queue. Raises QueueNotEmpty when workers know one of these, unless `force`.
+    """
     keys: Keys = ref.all_keys
     published, seen = yield [leader_calls.periodics(keys), leader_calls.periodics_seen(keys)]
     found = [one for raw in published.values() if (one := read_definition(raw)) is not None and one.queue == ref.name]

@@ -1,4 +1,4 @@
-"""The operations on a whole queue, shared by Queue and AsyncQueue: their calls and the results."""
+"""The operations on a whole queue, shared by Queue and AsyncQueue: their calls and results."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -27,30 +27,30 @@ from jobrunner.task_record import TaskRecord
 OnClash = Literal["existing", "raise"] | Callable[[list[str]], object]
 """The behaviour of a push whose id already exists."""
 Progress = Callable[[int], None]
-"""Told how many are done by then."""
+"""Called with the number of items done so far."""
 STATES = queues.STATES
 _PURGEABLE = ("waiting", "scheduled", "dead", "done")
 _READ_AT_ONCE = 1000
 _PUSHED_AT_ONCE, _PUSHED_BYTES = 100_000, 64 << 20
-"""Items and bytes of payloads in one push: it is one script, and more would hold the server up for seconds."""
+"""The most items and payload bytes in one push: a push is one script, and more would block the server for seconds."""
 
 
 def tasks_of(ref: QueueRef, payloads: Iterable[Any]) -> list[Task]:
-    """The pushed items, validated. Raises UsageError for more than one push may hold."""
+    """The pushed items, validated. Raises UsageError for more items or bytes than one push may have."""
     made = [ref.task(item if isinstance(item, Item) else Item(item)) for item in _several(payloads)]
     _check_size(made)
     return made
 
 
 def _several(payloads: Iterable[Any]) -> Iterable[Any]:
-    """Raises UsageError for what is one payload: of a text each letter would be pushed, of a dict each name."""
+    """Raises UsageError for a single payload: a text would be pushed letter by letter, a dict key by key."""
     if isinstance(payloads, (str, bytes, Mapping)) or not isinstance(payloads, Iterable):
         raise UsageError(f"payloads={describe(payloads)}: give a list of payloads, or push this one by push(…)")
     return payloads
 
 
 def batches_of(ref: QueueRef, payloads: Iterable[Any]) -> Iterator[list[Task]]:
-    """The pushed items, validated, in slices that one push may hold well. Raises UsageError, PayloadTooLarge."""
+    """The pushed items, validated, in slices for one push each. Raises UsageError, PayloadTooLarge."""
     made = (ref.task(item if isinstance(item, Item) else Item(item)) for item in _several(payloads))
     return batches(made, ref.payload_limit, encryption=ref.encryption)
 
@@ -58,7 +58,7 @@ def batches_of(ref: QueueRef, payloads: Iterable[Any]) -> Iterator[list[Task]]:
 def push_many(
     ref: QueueRef, pushed: Sequence[Task], wait: Duration, on_clash: OnClash, *, just_registered: bool = False
 ) -> Operation[list[str]]:
-    """Returns the ids. Raises DuplicateTask if a clash should, and then nothing is added."""
+    """Returns the ids. With `on_clash` "raise", an existing id raises DuplicateTask, and nothing is added."""
     if pushed:
         clash = on_clash if isinstance(on_clash, str) else "existing"
         parts = _by_shard(ref, pushed)
@@ -83,7 +83,7 @@ def push_call(ref: QueueRef, keys: QueueKeys, pushed: Sequence[Task], clash: str
 
 
 def tell_clashes(pushed: Iterable[Task], flags: Iterable[bool], on_clash: OnClash) -> None:
-    """Calls `on_clash`, if it can be called, with the ids that were there already, if any were."""
+    """Calls `on_clash`, if it is callable, with the ids that existed already, if any."""
     if callable(on_clash) and (
         known := [task.id for task, flag in zip(pushed, flags, strict=True) if not is_new(task, flag)]
     ):
@@ -91,7 +91,7 @@ def tell_clashes(pushed: Iterable[Task], flags: Iterable[bool], on_clash: OnClas
 
 
 def _check_size(pushed: Sequence[Task]) -> None:
-    if len(pushed) <= 1:  # payload_limit bounds a single one
+    if len(pushed) <= 1:  # payload_limit bounds a single item
         return
     size = sum(len(task.payload) for task in pushed)
     if len(pushed) > _PUSHED_AT_ONCE or size > _PUSHED_BYTES:
@@ -103,7 +103,7 @@ def _check_size(pushed: Sequence[Task]) -> None:
 
 
 def _by_shard(ref: QueueRef, pushed: Sequence[Task]) -> list[tuple[QueueKeys, Sequence[Task]]]:
-    """The tasks by the shard that each was given; one part for a queue without partitions."""
+    """The tasks by their shards; one part for a queue without partitions."""
     if ref.routes is None or ref.name not in ref.routes.routers:
         return [(ref.keys, pushed)]
     found: dict[str, list[Task]] = {}
@@ -113,7 +113,7 @@ def _by_shard(ref: QueueRef, pushed: Sequence[Task]) -> list[tuple[QueueKeys, Se
 
 
 def waits_for_reply(on_clash: OnClash) -> bool:
-    """Whether the caller must hear of clashes at once, so that nothing may be sent later. Raises InvalidOption."""
+    """Whether the push reports clashes, so that the buffer must not postpone it. Raises InvalidOption."""
     if on_clash in ("existing", "raise") or callable(on_clash):
         return on_clash != "existing"
     raise InvalidOption(
@@ -122,7 +122,7 @@ def waits_for_reply(on_clash: OnClash) -> bool:
 
 
 def not_made(name: str, client: str, given: object) -> UsageError:
-    """The error for a queue that is made as in RQ or BullMQ: of its name."""
+    """The error for a queue that is made from its name, as in RQ or BullMQ."""
     queue = given if isinstance(given, str) else "mail"
     shown = "" if given is None else describe(given)
     return UsageError(
@@ -132,7 +132,7 @@ def not_made(name: str, client: str, given: object) -> UsageError:
 
 
 def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
-    """Returns what was taken out."""
+    """Returns the items taken out of the queue."""
     check_whole(n, "n", minimum=1, maximum=1000)
     taken = yield from ask(leases.pop(ref.keys, n))
     return [_popped(ref, *raw) for raw in taken]
@@ -163,7 +163,7 @@ def _popped(
 
 
 def delete(ref: QueueRef, task_id: str, *, force: bool = False) -> Operation[bool]:
-    """Returns whether there was such an item. Raises NotReserved, UsageError."""
+    """Returns whether the item existed. Raises NotReserved, UsageError."""
     if force:
         raise UsageError("force=True is for a queue: delete(force=True) without an id; an item needs none")
     word = yield from ask(tasks.delete(ref.keys, check_id(task_id)))
@@ -190,23 +190,23 @@ def run_now(ref: QueueRef, task_id: str) -> Operation[bool]:
 
 
 def counts(ref: QueueRef) -> Operation[dict[str, int]]:
-    """Returns how many items are in each state."""
+    """Returns the number of items in each state."""
     found = yield from ask(queues.counts(ref.keys))
     return {state: getattr(found, state) for state in STATES}
 
 
 def totals(ref: QueueRef) -> Operation[dict[str, int]]:
-    """Returns the totals by name."""
+    """Returns the totals of the queue by name."""
     return (yield from ask(queues.counts(ref.keys))).totals
 
 
 def is_paused(ref: QueueRef) -> Operation[bool]:
-    """Returns whether it is."""
+    """Returns whether the queue is paused."""
     return (yield from ask(queues.counts(ref.keys))).paused
 
 
 def pause(ref: QueueRef, for_: Duration | None) -> Operation[None]:
-    """Sets the pause switch, for a while or until it is cleared."""
+    """Pauses the queue for `for_`; None: until it is resumed."""
     length_ms = milliseconds(for_, "for_")
     event = events.note(ref.all_keys, "queue_paused", queue=ref.name, by=events.who(), for_ms=length_ms or "")
     yield from _switched(
@@ -215,7 +215,7 @@ def pause(ref: QueueRef, for_: Duration | None) -> Operation[None]:
 
 
 def resume(ref: QueueRef) -> Operation[None]:
-    """Clears the pause switch."""
+    """Resumes the queue."""
     event = events.note(ref.all_keys, "queue_resumed", queue=ref.name, by=events.who())
     yield from _switched(ref, queues.configure(ref.keys, {"paused": ""}), event)
 
@@ -223,8 +223,8 @@ def resume(ref: QueueRef) -> Operation[None]:
 def configure(
     ref: QueueRef, options: Mapping[str, Any], *, by: str = "", changed: Iterable[str] = ()
 ) -> Operation[None]:  # fmt: skip
-    """Changes the settings named, by hand: `by` is the name of a person, by default that of this process. `changed`:
-    fields of them that were changed in a step before."""
+    """Changes settings by hand: `by` is the name of a person, by default that of this process. `changed`: fields that
+    an earlier step of the same change has written."""
     who = by or events.who()
     wanted = queues.configure(ref.keys, write_settings(options, ref.name), by=who, changed=changed)
     if options.get("dead_letter_queue"):
@@ -236,12 +236,12 @@ def configure(
 
 
 def origins(ref: QueueRef) -> Operation[dict[str, SettingOrigin]]:
-    """Returns where the settings come from that are declared or were changed by hand."""
+    """Returns the origins of settings that are declared or were changed by hand."""
     return read_origins((yield from ask(queues.origins(ref.keys))))
 
 
 def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str]]:
-    """Returns ids by their position in the queue."""
+    """Returns at most `limit` ids of one state, from position `start` on."""
     check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=10_000)
     check_whole(start, "start", minimum=0)
@@ -249,7 +249,7 @@ def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str
 
 
 def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
-    """Returns one page of records; an empty one only at the end."""
+    """Returns one page of records, which is empty only at the end of the list."""
     check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=_READ_AT_ONCE)
     behind = None if after is None else check_id(after)
@@ -267,7 +267,7 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
 
 
 def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operation[int]:
-    """Returns how many were deleted."""
+    """Returns the number of deleted items."""
     if state not in _PURGEABLE:
         raise InvalidOption(f"state {describe(state)} cannot be purged: choose one of {', '.join(_PURGEABLE)}")
     total = 0
@@ -282,20 +282,20 @@ def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operat
 
 
 def _switched(ref: QueueRef, *wanted: Call[Any]) -> Operation[None]:
-    """Calls that may be the first on their queue, and that work on a server that is full."""
+    """Sends calls that may be the first on their queue, and that work on a full server."""
     yield [*queues.register_if_room(ref.all_keys, [ref.name]), *wanted]
 
 
 def is_still(record: TaskRecord, state: str) -> bool:
-    """Whether the task has not left since its id was listed. The id of an entry of history that outlived its task may
-    be that of a new one, which waits or is dead."""
+    """Whether the task is still in `state`, in which its id was listed. The id of a history entry that outlived its
+    task may be that of a new task, which waits or is dead."""
     if state == "done":
         return record.state in (TaskState.SUCCEEDED, TaskState.CANCELLED)
     return record.state == state
 
 
 def check_state(state: str) -> str:
-    """Returns the name of a state. Raises InvalidOption."""
+    """Returns the state. Raises InvalidOption for an unknown state."""
     if state not in STATES:
         raise InvalidOption(f"state {describe(state)}: choose one of {', '.join(STATES)}")
     return state
