@@ -1,41 +1,41 @@
 """A task: one enqueued run of a job, as it is sent and as it is read back.
 
-The hash of a task has these fields (absent ones are defaults):
+The hash of a task has these fields (an absent field has its default):
 
 =================== ==========================================================================================
 field               content
 =================== ==========================================================================================
-id, type, queue     its id; the job's name, empty for a bare queue's item; the full name of the queue it is in
-payload, encoding   opaque bytes, never parsed inside the server; how a bare queue reads them (`json` or bytes), or
-                    the envelope of encrypted or signed ones (see encryption/envelope.py), or of a reference to a
+id, type, queue     the id of the task; the job's name, empty for an item of a bare queue; the full name of its queue
+payload, encoding   opaque bytes, never parsed inside the server; their format in a bare queue (`json` or bytes), or
+                    the envelope of encrypted or signed bytes (see encryption/envelope.py), or of a reference to a
                     payload store (see payload_store/reference.py)
-headers             JSON object of strings that travels with it
-enqueue_time        when it was first enqueued, Unix ms; retries, promotion and moves leave it alone
-retry_count         failures plus leases that ended without a report, since it entered its queue; the attempt that
-                    runs is the one after these
+headers             JSON object of strings, kept across retries and moves
+enqueue_time        when the task was first enqueued, Unix ms; retries, promotion and moves do not change it
+retry_count         failures plus leases that ended without a report, since the task entered its queue; the current
+                    attempt has the next number
 expiries            leases that ended without a report
-suspect             1 when it was running in such an end and may have caused it: it runs alone the next time
-max_attempts, max_stalled, keepalive_ms, priority, expires_in_ms   what the task says itself; else the queue's
-key                 what limits per key and turns go by: a tenant, a host, ...
-place               place in line that it has, will have when it is due, and goes back to
+suspect             1 when the task was running when such a lease ended, and may be the cause: its next attempt runs
+                    alone
+max_attempts, max_stalled, keepalive_ms, priority, expires_in_ms   options of the task; absent: those of the queue
+key                 the partition of limits per key and of fair turns: a tenant, a host, ...
+place               queue position that the task has, will have when it is due, and returns to
 error, died_at      text of the last failure; time of death
 failures            the last ten attempts that failed or whose lease expired, a line each: Unix ms, number of the
                     attempt, failed, expired or crashed, worker (see Failure), first line of the error; tabs between
 unknown_since       when a worker that did not know its job first handed it back since its last attempt, Unix ms
-started_at          in a queue that keeps history: when it was last handed out, Unix ms
-run_ms              in a queue that keeps history: how long the last attempt ran, as its worker measured it; only
-                    of tasks that a worker ran and that did not die
-keep_ms             in a queue that keeps history: how long a finished task is to stay when its entry is trimmed before
-                    that; none: a minute for a job, and not at all for an item
-finished_at, outcome, result   of a finished task that is kept for a while, as its end of life tells; no outcome:
-                    succeeded; no result: None; no time: that in the index of history, else, as `result_ttl` is a
-                    minute, this long before the end of life
-attempts            of a task that was cancelled before it ran
-total_attempts, hops           lifetime figures across moves; a child of a task has its hops and one more
+started_at          in a queue that keeps history: when the task was last handed out, Unix ms
+run_ms              in a queue that keeps history: duration of the last attempt, as its worker measured it; only
+                    for tasks that a worker ran and that did not die
+keep_ms             in a queue that keeps history: how long a finished task stays if its history entry is trimmed before
+                    that; absent: a minute for a job, not at all for an item
+finished_at, outcome, result   for a finished task with a TTL; no outcome: succeeded; no result: None; no time: the
+                    score in the index of history, else a minute (the default `result_ttl`) before the TTL ends
+attempts            for a task that was cancelled before it ran
+total_attempts, hops           lifetime counts across moves; a child of a task has the task's hops plus one
 cancel_requested               flag
-then, results, outcomes        of a task of a flow: whom to tell of its end; what it was given (see join.py)
-flow                of a callback of a flow: the id of the flow (of other tasks of it, the last of `then` has it)
-parts, r0, o0, r1, o1, ...     in place of the last two behind very many steps: what, side by side, makes them up
+then, results, outcomes        for a task of a flow: joins to notify of its end; values passed to it (see join.py)
+flow                for a callback of a flow: the id of the flow (other tasks of the flow have it in the last of `then`)
+parts, r0, o0, r1, o1, ...     after very many steps, in place of `results` and `outcomes`: their parts, to be joined
 =================== ==========================================================================================
 """
 
@@ -64,7 +64,7 @@ _LAST_S = 253_402_300_799
 
 
 class TaskState(StrEnum):
-    """Where a task is in its life."""
+    """The state of a task in its life cycle."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
@@ -75,7 +75,7 @@ class TaskState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more happens to the task by itself."""
+        """Whether the task stays in this state unless a user or program acts on it."""
         return self in (TaskState.DEAD, TaskState.SUCCEEDED, TaskState.CANCELLED)
 
 
@@ -91,7 +91,8 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A task to enqueue. `delay_ms` counts from the server's now; `at_ms` is an instant; at most one is given."""
+    """A task to enqueue. `delay_ms` counts from the server's current time; `at_ms` is an instant (Unix ms). At most one
+    of them is set."""
 
     id: str
     queue: str
@@ -108,26 +109,26 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     encoding: str = ""
     key: str | None = None
     then: bytes | None = None
-    """The joins to notify of its end (see join.py)."""
+    """The joins to notify of the task's end (see join.py)."""
     lock: Lock | None = None
     kept_s: float = 0.0
-    """How long its id stays known when it is finished, if that is so long that the enqueue needs no note of its own."""
+    """How long its id stays known after its end, if that is so long that the enqueue needs no separate note."""
     sending: str = ""
-    """Of a task with an id of the user's own: tells this sending from others of that id."""
+    """For a task with an id chosen by the user: distinguishes this enqueue from others with the same id."""
 
     @property
     def may_go_anywhere(self) -> bool:
-        """Whether any shard of its queue will do: it has no key, no lock and no id of the user's own."""
+        """Whether any shard of its queue may take the task: it has no key, no lock and no id chosen by the user."""
         return self.key is None and self.lock is None and not self.sending
 
 
 def due(
     in_: timedelta | float | None, at: datetime | float | None, *, option: str = "in_"
 ) -> tuple[float | None, float | None]:
-    """(delay in ms, instant in Unix ms) of the options `in_` and `at`; at most one is not None.
+    """Converts the options `in_` and `at` to (delay in ms, instant in Unix ms); at most one is not None.
 
-    Raises InvalidOption for both or for what is no time, NaiveDatetime for a datetime without a zone. A delay of 0 or
-    less, and an instant that has passed, mean now.
+    Raises InvalidOption for both options or an invalid time, NaiveDatetime for a datetime without a zone. A delay of 0
+    or less, and an instant in the past, mean now.
     """
     if in_ is not None and at is not None:
         raise InvalidOption(f"both {option}={describe(in_)} and at={describe(at)} are given; give one of them")
@@ -139,11 +140,11 @@ def due(
 
 
 def instant_ms(at: object) -> float:
-    """Unix ms of an aware datetime, or of seconds since 1970. Raises NaiveDatetime, InvalidOption."""
+    """Converts an aware datetime, or seconds since 1970, to Unix ms. Raises NaiveDatetime, InvalidOption."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise NaiveDatetime(f"at={at.isoformat()} has no time zone; write datetime(…, tzinfo=UTC)")
-        return min(at.timestamp(), _LAST_S) * 1000  # datetime.max would be rounded up, to what no datetime can hold
+        return min(at.timestamp(), _LAST_S) * 1000  # datetime.max would be rounded up to a time that no datetime holds
     if isinstance(at, (int, float)) and not isinstance(at, bool) and -_LAST_S <= at <= _LAST_S:
         return at * 1000
     raise InvalidOption(f"at={describe(at)}: give an aware datetime, or seconds since 1970, before the year 10000")
@@ -157,9 +158,9 @@ def check_priority(priority: object) -> int | None:
 
 
 class _IdSource:
-    """28 hex digits: 12 of Unix ms, 4 of a counter within the millisecond, 12 of this process.
+    """Generates ids of 28 hex digits: 12 of Unix ms, 4 of a counter within the millisecond, 12 of this process.
 
-    Never goes back within a process, so ids sort in the order they were made.
+    Invariant: ids increase within a process, so they sort in the order of their creation.
     """
 
     def __init__(self) -> None:
@@ -169,7 +170,8 @@ class _IdSource:
         self._counter = itertools.count(self._floor)
 
     def renew(self) -> None:
-        """Takes a new process part; a forked child must not share its parent's, nor a lock that a thread of it held."""
+        """Renews the process part and the lock: a forked child must not share its parent's ids, nor a lock that a
+        thread of the parent held."""
         self._process = os.urandom(6).hex()
         self._lock = threading.RLock()
 
@@ -180,8 +182,8 @@ class _IdSource:
         if number < floor:
             counter = itertools.count(floor + 1)
             with self._lock:
-                # The first one in a millisecond sets the counter. Nothing is called meanwhile, so a signal handler that
-                # makes an id, which the lock lets in, runs before or after.
+                # The first thread in a millisecond sets the counter. No call happens in between, so a signal handler
+                # that generates an id (the lock is re-entrant) runs before or after.
                 if is_first := floor > self._floor:
                     self._floor, self._counter = floor, counter
             number = floor if is_first else next(self._counter)
@@ -193,14 +195,14 @@ os.register_at_fork(after_in_child=_ids.renew)
 
 
 def new_id(tag: str) -> str:
-    """A new task id: sorts behind all that this process made before, and carries the hash tag of its queue."""
+    """A new task id. It sorts after all earlier ids of this process, and ends with the hash tag of its queue."""
     return f"{_ids.next()}-{tag}"
 
 
 def derived_id(parent: str, ordinal: int | str, tag: str) -> str:
-    """The id of what was made out of `parent` and is told from its siblings by `ordinal`; always the same one.
+    """The id of a task derived from `parent`. `ordinal` distinguishes siblings; the same arguments give the same id.
 
-    It has the shape of a made id, and the time of its parent when that has one, so both sort side by side.
+    It has the format of a generated id, and the time of its parent's id if that has one, so both sort side by side.
     """
     digest = hashlib.sha256(f"{parent}\0{ordinal}".encode()).hexdigest()
     time = parent[:_TIME_DIGITS] if _MADE_ID.match(parent) else digest[-_TIME_DIGITS:]
@@ -208,7 +210,7 @@ def derived_id(parent: str, ordinal: int | str, tag: str) -> str:
 
 
 def check_size(payload: bytes, limit: int) -> None:
-    """Raises PayloadTooLarge for more bytes than the limit."""
+    """Raises PayloadTooLarge for a payload of more bytes than the limit."""
     if len(payload) > limit:
         raise PayloadTooLarge(
             f"the payload has {len(payload)} bytes, the limit is {limit}; store it elsewhere and send a reference, "

@@ -1,4 +1,4 @@
-"""The metrics that Prometheus scrapes: each family by its name, with its labels, and the text of all of them.
+"""The metric families that Prometheus scrapes, with their names and labels, and their text format.
 
 docs/monitoring.md has a table of the families. All processes of a prefix show the same numbers: scrape one of them.
 """
@@ -22,7 +22,7 @@ from jobrunner.metrics.reading import MetricsReading, take
 from jobrunner.metrics.station_families import of_stations, of_streams
 
 OTHERS = "(others)"
-"""Label of the queues without a series of their own. No queue can have this name."""
+"""Label of all queues without a series of their own. No queue can have this name."""
 _STATES = ("waiting", "scheduled", "pending", "dead", "done")
 _QUEUE_TOTALS = {
     "enqueued": "Tasks that were enqueued.",
@@ -31,7 +31,7 @@ _QUEUE_TOTALS = {
     "requeued": "Dead tasks that were sent again.",
 }
 _EVERY_OTHER = 2
-"""Buckets here are a factor of two wide, half as many as are counted."""
+"""Every second counted bucket is exported, so exported buckets are a factor of two wide."""
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _LONG_S, _REST = 0.25, 4
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -39,7 +39,7 @@ AsgiApp = Callable[[Mapping[str, Any], Callable[[], Awaitable[Any]], Send], Awai
 
 
 def families(reading: MetricsReading) -> Iterator[Metric]:
-    """Every metric of a reading."""
+    """Yields every metric family of a reading."""
     yield from _of_tasks(reading)
     yield from _of_times(reading)
     yield from _of_queues(reading)
@@ -61,7 +61,7 @@ def _of_tasks(reading: MetricsReading) -> Iterator[Metric]:
     for name, help_ in _QUEUE_TOTALS.items():
         family = CounterMetricFamily(f"jobrunner_{name}", help_, labels=("queue",))
         for queue in reading.queues:
-            if not queue.problem:  # zeros of one that cannot be read would be taken for a counter that began anew
+            if not queue.problem:  # zeros for an unreadable queue would look like a counter reset
                 family.add_metric((queue.name,), queue.totals.get(name, 0))
         yield family
     retries = CounterMetricFamily("jobrunner_retries", "Failed attempts to be tried again.", labels=("queue", "type"))
@@ -120,7 +120,7 @@ def _of_queues(reading: MetricsReading) -> Iterator[Metric]:
 
 
 def _sum(queues: Sequence[QueueView]) -> QueueView:
-    """Queues as one: no counters, as those of a sum fall when one of them is forgotten."""
+    """The sum of queues as one view. It has no counters: their sum would fall when a queue is forgotten."""
     ages = [one.oldest_s for one in queues if one.oldest_s is not None]
     return QueueView(
         name=OTHERS, totals={}, workers=0, oldest_s=max(ages, default=None),
@@ -175,7 +175,7 @@ def _gauge(name: str, help_: str, value: float) -> Metric:
 def _add(
     family: HistogramMetricFamily, labels: tuple[str, ...], times: Timings, bound_s: float = 0.001
 ) -> None:
-    """Adds a histogram whose bounds are so many seconds each."""
+    """Adds a histogram to a family. `bound_s`: seconds in one unit of a bucket's bound."""
     below, buckets = 0, []
     for n, bound in enumerate(BOUNDS_MS):
         below += times.buckets.get(n, 0)
@@ -186,7 +186,7 @@ def _add(
 
 
 class JobrunnerCollector(Collector):
-    """For programs that expose a registry of their own: `REGISTRY.register(JobrunnerCollector(client))`."""
+    """A collector for a program's own registry: `REGISTRY.register(JobrunnerCollector(client))`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -196,19 +196,19 @@ class JobrunnerCollector(Collector):
         return families(take(self._client))
 
     def describe(self) -> list[Metric]:
-        """Nothing, so that registering reads nothing."""
+        """Returns no metrics, so that registering the collector does not read the server."""
         return []
 
 
 def render(client: Client) -> bytes:
-    """All metrics in Prometheus' text format. Raises ServerError."""
+    """Returns all metrics in Prometheus' text format. Raises ServerError."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(JobrunnerCollector(client))
     return generate_latest(registry)
 
 
 def metrics_app(client: Client) -> AsgiApp:
-    """An ASGI application that answers with the metrics, or with 503 while the server is away."""
+    """An ASGI application that answers with the metrics, or with 503 while the server is unavailable."""
 
     scrapes = Scrapes(client)
 
@@ -227,8 +227,8 @@ def metrics_app(client: Client) -> AsgiApp:
 
 
 class Scrapes:
-    """Answers scrapes, one after the other. With many thousands of queues a reading takes a while: it then serves for
-    four times as long, so that scrapes take a fifth of the time at most, however many scrape."""
+    """Answers scrapes, one after the other. With many thousands of queues a reading may take longer than 0.25 s: it is
+    then served for four times as long, so that readings take at most a fifth of the time, at any rate of scrapes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -237,7 +237,7 @@ class Scrapes:
         self._lasts_until = float("-inf")
 
     def answer(self) -> tuple[int, bytes]:
-        """Status and body of a scrape."""
+        """Returns the HTTP status and the body for a scrape."""
         with self._lock:
             if (began := monotonic()) >= self._lasts_until:
                 try:

@@ -1,4 +1,4 @@
-"""Reads of a scrape. Totals are counted by scripts in the step that ends a task, so they stay exact through crashes."""
+"""Reads the server for a scrape. Scripts count totals in the step that ends a task, so crashes do not distort them."""
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -18,39 +18,40 @@ from jobrunner.inspector.stats_types import Timings
 from jobrunner.inspector.streams import StreamProgress, read_streams
 
 UNKNOWN = "unknown"
-"""The type of what there are too many types for."""
+"""The type label of all types beyond the limit."""
 _MOST = (100, 50, 20, 10, 5, 2, 1)
-"""Types of one queue that have series of their own; those that workers know come first. It is the first number by which
-all queues together stay below the next: in steps, as types that are shown as one or no longer so seem to jump."""
+"""Limits of types per queue with series of their own; types that workers know come first. The first limit applies that
+keeps all queues within `_MOST_IN_ALL`. Steps keep changes rare: a type that joins or leaves UNKNOWN shows as a jump."""
 _MOST_IN_ALL = 5000
-"""Types of all queues that have series of their own. They have some 60 series each, 30 MB together, which take 5 s of
+"""Types of all queues that have series of their own: some 60 series each, 30 MB together. Rendering them takes 5 s of
 processor time; Prometheus waits for 10 s."""
 MOST_QUEUES = 2000
-"""Queues that have series of their own; those that workers serve come first, then by name."""
+"""Queues that have series of their own: first queues that workers serve, then the others, by name."""
 _AT_ONCE = 500
 _MOST_LAGS = 200
-"""Queues of pipelines up to which a scrape has suggestions for autoscaling: they read five minutes of figures."""
+"""Pipeline queues with suggestions for autoscaling in a scrape. The limit is low because a suggestion reads statistics
+of five minutes."""
 _MOST_ZEROS = 500
-"""Queues and types that have series before anything happened to them."""
+"""Known types of all queues up to which a type has series (of zeros) before its first task ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsReading:
-    """Everything a scrape shows, as of one moment."""
+    """All figures of a scrape, read at one moment."""
 
     queues: list[QueueView]
     others: list[QueueView]
     """Queues beyond the first 2 000, which have no series of their own."""
     ended: Mapping[tuple[str, str, str], int]
-    """By queue, type and outcome; of type '' is what is of no type, or not known by it."""
+    """Ends of attempts by queue, type and outcome. Type '': attempts without a type, or not counted by type."""
     measured: Mapping[tuple[str, str], StatsTotal]
     """Counts and times that workers reported since the prefix exists, by queue and type."""
     stations: Mapping[str, StatsTotal]
-    """What the drivers of stations counted of their batches since the prefix exists, by queue."""
+    """Counts that the drivers of stations reported for their batches since the prefix exists, by queue."""
     lags: list[StationLag]
-    """Of queues of pipelines; empty when there are more than 200 of them."""
+    """Lags of at most 200 queues of pipelines; queues with a worker or with items come first."""
     streams: list[StreamProgress]
-    """Streaming queries that programs watch."""
+    """Progress of streaming queries that programs watch."""
     round_trip: Timings
     workers: list[WorkerRecord]
     leader: str | None
@@ -59,7 +60,7 @@ class MetricsReading:
 
 
 def take(client: Client) -> MetricsReading:
-    """Reads it: a handful of round trips, and four for each 500 queues. Raises ServerError."""
+    """Takes a reading, in a handful of round trips and four for each 500 queues. Raises ServerError."""
     names = client.queues()
     workers = client.workers()
     served = {queue for worker in workers for queue in worker.queues}
@@ -103,7 +104,7 @@ def _lags(client: Client, views: list[QueueView], workers: list[WorkerRecord]) -
 
 
 def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
-    """The figures since the prefix exists, but for those of some queues."""
+    """Statistics since the prefix exists, without the queues in `left_out`."""
     found: dict[str, str] = {}
     cursor = 0
     while True:
@@ -114,7 +115,7 @@ def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
 
 
 def _known(workers: list[WorkerRecord], queue: str) -> set[str]:
-    """The types that those who serve a queue know, where they say so."""
+    """Job types that the workers of a queue report to know."""
     types = {type_ for worker in workers if queue in worker.queues for type_ in worker.types or ()}
     return types - {TOO_MANY, ""}
 
@@ -132,19 +133,19 @@ def _ended(
             found[key] = found.get(key, 0) + value
             rest[outcome] -= value
     found |= {(queue, "", outcome): by for outcome, by in rest.items() if by > 0}
-    # With zeros for what has not happened yet: a series that begins with its first death has no increase at it.
+    # Zeros for outcomes without a task yet: a series that begins with its first dead task would show no increase.
     types = {type_ for _, type_, _ in found} | (known if begins else set()) or {""}
     zeros = {(queue, type_, outcome): 0 for type_ in types for outcome in rest}
     return zeros | found
 
 
 def _shown(types: AbstractSet[str], known: AbstractSet[str], most: int) -> set[str]:
-    """Those of the types of a queue that have series of their own."""
+    """The types of a queue that have series of their own."""
     return set(sorted(types, key=lambda one: (one not in known, one))[:most])
 
 
 def _most(types: Iterable[AbstractSet[str]]) -> int:
-    """How many types of each queue have series of their own."""
+    """The number of types per queue that have series of their own."""
     sizes = [len(some) for some in types]
     return next((most for most in _MOST if sum(min(size, most) for size in sizes) <= _MOST_IN_ALL), _MOST[-1])
 
@@ -152,7 +153,7 @@ def _most(types: Iterable[AbstractSet[str]]) -> int:
 def _measured(
     totals: Mapping[str, str], known: Mapping[str, AbstractSet[str]]
 ) -> tuple[dict[tuple[str, str], StatsTotal], Timings, int]:
-    """What workers measured, the round trips, and how many types of each queue are shown."""
+    """Returns the statistics of workers by queue and type, the round trips, and the number of types shown per queue."""
     found = list(each(totals))
     types: dict[str, set[str]] = {}
     for queue, type_, _, _ in found:

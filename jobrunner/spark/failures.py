@@ -1,6 +1,6 @@
-"""Errors on Spark: one line that a person can use, and the cause.
+"""Errors of Spark: a readable line and the cause of each.
 
-Spark wraps what happened in a Python worker into a page of two languages. What counts is the last line of the
+Spark wraps an error of a Python worker into a page of Python and Java. The informative part is the last line of the
 innermost Python traceback, or the first sentence of the engine's own error.
 
 Invariant: an outage, a lost lease or a dead engine never counts against the items of a batch.
@@ -50,7 +50,8 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 _OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
 """An error of the data source, which comes without a traceback."""
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
-"""Spark numbers the columns of each plan anew, and one error of the code must not look like another for each batch."""
+"""Ids that Spark gives to columns, new in each plan. Removed, so that one error of the code is the same text for each
+batch."""
 _JAVA_CLASS = re.compile(r"(?:[\w$]+\.)+([\w$]+: )")
 _OF_A_VALUE = re.compile(
     r"SparkException: \[(FAILED_EXECUTE_UDF|MALFORMED_RECORD_IN_PARSING|NOT_NULL_ASSERT_VIOLATION)\b"
@@ -61,87 +62,87 @@ _BY_OTHERS = {
     "cancellation of all jobs": ", as all jobs of this Spark were: by cancelAllJobs(), a Ctrl-C or a stopped cell",
     "killed via the Web UI": " in Spark's web UI",
 }
-"""By Spark's words for it, how somebody cancelled jobs that may be those of others: that says nothing about items."""
+"""Spark's message → how a user cancelled jobs, maybe those of other programs. Such an end says nothing about items."""
 _NOT_WRITTEN = "[TASK_WRITE_FAILED]"
-"""Says of a task that wrote a file its folder and nothing else; the reason is that of Java's last cause."""
+"""The condition of a failed file write. Its message has only the folder; the reason is in the last cause in Java."""
 _CAUSED_BY = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 _FILE = re.compile(r"(?:\w+:)?/\S*/attempt_\w+/|/?part-\d+-[0-9a-f]{8}-\S*")
-"""The parts of the name of a file that are of this attempt: one error must not look like another for each batch."""
+"""Parts of a file name that differ between attempts. Removed, so that one error is the same text for each batch."""
 _RPC = re.compile(r'of RPC that terminated with:\s.*?^\s*details = "(?P<why>.*?)"$', re.DOTALL | re.MULTILINE)
-"""An error of gRPC, whose first line names no reason."""
+"""An error of gRPC, whose first line has no reason."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
 _NO_PYTHON = re.compile(
     r'Cannot run program "(?P<program>[^"\n]+)"[^:\n]*: (?P<why>[^\n]+)'
     r"|EOFException occurred while reading the port number from \S+ stdout"
     r"|Bad data in \S+ standard output\. Invalid port number"
 )
-"""Java's words for a Python that it cannot run, one that ends before it is ready for items, and one that prints."""
+"""Java's messages for a Python that it cannot run, that ends before it is ready for items, or that prints."""
 _BEFORE_ANY_ROW = (
     AnalysisException, IllegalArgumentException, ImportError, InvalidOption, NameError, PySparkAttributeError,
     PySparkImportError, PySparkNotImplementedError, PySparkTypeError, StationError,
 )  # fmt: skip
-"""Raised while a plan is made: a column that is misspelt, an option that is wrong, a name that is not defined, a frame
-without the columns that steer. Errors of rows come out of tasks and have other classes."""
+"""Errors raised while a plan is made: a misspelt column, a wrong option, an undefined name, a frame without the
+steering columns. Errors of rows are raised in Spark tasks and have other classes."""
 _OF_STATEMENTS = frozenset({"ProgrammingError", "NotSupportedError"})
-"""Classes of the DB-API, from which drivers derive their own, for a statement that is wrong: a table that is missing,
-its grammar, a type."""
+"""Classes of the DB-API, from which drivers derive their own, for a wrong statement: a missing table, a syntax error,
+a wrong type."""
 _OF_VALUES = (
     ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, PipelineError,
     SparkRuntimeException,
 )  # fmt: skip
-"""Errors of an expression for a value, and those of this package that name an item."""
+"""Errors of an expression for a value, and errors of this package that name an item."""
 _NEVER_OF_ROWS = frozenset({"ImportError", "ModuleNotFoundError", "NameError", "PicklingError", "UnboundLocalError"})
-"""Errors of Python in a task that every row has: a module that executors lack, a name that is not defined."""
+"""Python errors in a Spark task that every row meets: a module that executors lack, an undefined name."""
 _PASSING = re.compile(
     r"\w*(Connection\w*|Timeout|Operational|Interface|HTTP|URL|EOF|Memory|BrokenPipe)(Error|Exception)?|(OS|IO)Error"
 )
-"""Errors of Python in a task that may be over at the next try."""
+"""Python errors in a Spark task that may be over at the next attempt."""
 _SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
 _OF_SETTING = re.compile(r"\[(INVALID_CONF_VALUE|CODEC_NOT_AVAILABLE)\b")
-"""Of a setting that Spark reads in a job, not at its start. The check that Spark is alive may need it, too."""
+"""Errors of a setting that Spark reads in a job, not at its start. The check that Spark is alive may need it, too."""
 _NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
-"""Of a format that is misspelt or not installed, in an error of Java that PySpark does not convert."""
+"""The condition of a misspelt or missing format, in a Java error that PySpark does not convert."""
 _NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
-"""Begins of errors, also of a Spark task: executors write the files of a table, and meet a disk that is full."""
+"""Prefixes of errors, also of Spark tasks: executors write the files of a table, and may meet a full disk."""
 _NO_JAR = re.compile(
     r"\b(ClassNotFoundException|NoClassDefFoundError|UnsupportedFileSystemException): "
     r"|SQLException: No suitable driver\b"
     r"|\bClass ([\w$]+\.)+[\w$]+ (was )?not found\b"
 )
-"""Java's words for a file system, a codec or a driver of a database that it has no library for, or does not know."""
+"""Java's messages for an unknown file system, codec or database driver, or one whose library is missing."""
 _OUTAGE = tuple(
     kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull, ServerRefused, UnsafeServer)
 )
 
 _BESIDE_OTHERS = ("SerializationFailure", "DeadlockDetected")
-"""What psycopg calls the errors of PostgreSQL that say: repeat the transaction, it met another one."""
+"""psycopg's class names for errors of PostgreSQL after which the transaction is to be repeated: it met another one."""
 MYSQL_DRIVERS = frozenset({"pymysql", "MySQLdb", "mysql", "mariadb"})
-"""Packages for MySQL and MariaDB, whose dialect is their own."""
+"""Driver packages for MySQL and MariaDB, which have a dialect of their own."""
 _MYSQL_MET_ANOTHER = (1205, 1213)
-"""A wait for a lock that was too long, and a deadlock."""
+"""Error numbers of MySQL for a lock wait timeout and a deadlock."""
 
 
 class Cause(StrEnum):
-    """Which side caused an error."""
+    """The side that caused an error."""
 
     ROWS = "rows"
-    """A row, whose error comes again whenever it is tried: the batch is split at once."""
+    """A row whose error is the same at each attempt: the batch is split at once."""
     ITEMS = "items"
-    """The items in the batch, as far as it can be determined: counted as a failure."""
+    """The items in the batch, as far as the cause can be determined: counted as a failure."""
     CODE = "code"
     """The function or the session, before any row was read: the items are not to blame."""
     OUTAGE = "outage"
-    """The connection to the server, another transaction in a SQL database, or somebody who cancelled Spark's jobs: says
+    """The connection to the server, another transaction in a SQL database, or a user who cancelled Spark's jobs: says
     nothing about the items."""
     LOST = "lost"
-    """The lease ended: another driver may hold the batch."""
+    """The lease, which ended: another driver may hold the batch."""
     ENGINE = "engine"
-    """Spark itself is gone: this process must end, too."""
+    """Spark, which has ended: this process must end, too."""
 
 
 def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: str = "") -> Cause:
-    """Which side caused an error of a batch. Runs a small query to see whether the engine is alive; `title` and `group`
-    are its names in Spark's web UI."""
+    """Returns the side that caused an error of a batch. Runs a small query to check whether the engine is alive;
+    `title` and `group` name that query in Spark's web UI."""
     line = error_line(error)
     name = line.partition(":")[0]
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
@@ -163,35 +164,35 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
 
 
 def comes_again(traceback: str) -> bool:
-    """Whether the error of a failed task is one of Python that is the same however often Spark runs the task: not the
-    end of a process, and no error that passes."""
+    """Whether a failed Spark task has a Python error that each retry by Spark would repeat: not the end of a process,
+    and no error that may pass."""
     name = error_line(SparkTaskError(traceback)).partition(":")[0]
     passes = name in (BatchLost.__name__, *_OUTAGE, *_BESIDE_OTHERS) or _PASSING.fullmatch(name)
     return _is_of_python(traceback) and not passes
 
 
 class SparkTaskError(Exception):
-    """A task of Spark failed with this text, which has the traceback of its Python."""
+    """A failed Spark task. Its text has the Python traceback."""
 
 
 def is_of_python_task(error: BaseException) -> bool:
-    """Whether it was raised by Python code in a task of Spark."""
+    """Whether Python code in a Spark task raised the error."""
     return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _is_of_python(text_of(error))
 
 
 def _is_of_python(text: str) -> bool:
-    """Whether it has a traceback, or an error of this package, whose traceback may be hidden."""
+    """Whether a text has a Python traceback, or an error of this package, whose traceback may be hidden."""
     return _TRACEBACK in text or _OURS.search(text) is not None
 
 
 def is_of_spark(error: BaseException | None) -> bool:
-    """Whether Spark raised it: a cancelled job is an error of py4j, which PySpark does not convert."""
+    """Whether Spark raised the error: a cancelled job is an error of py4j, which PySpark does not convert."""
     return isinstance(error, PySparkException) or type(error).__module__.startswith("py4j")
 
 
 def is_never_of_items(error: BaseException) -> bool:
-    """Whether Spark found no session or no data source, an executor lacks a module or a Python that starts, or a table
-    or folder takes no rows."""
+    """Whether an error cannot be due to items: Spark found no session or data source, an executor lacks a module or a
+    Python that starts, or a table or folder takes no rows."""
     if isinstance(error, (TableError, FolderError)) or error_line(error).startswith(_NEVER_OF_ITEMS):
         return True
     if is_of_spark(error) and (_NO_SOURCE in text_of(error) or _without_python(text_of(error))):
@@ -200,31 +201,31 @@ def is_never_of_items(error: BaseException) -> bool:
 
 
 def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
-    """Whether the session can still run something: one job of one task, under these names."""
+    """Whether the session can still run a job: tries a job of one task, under these names in Spark's web UI."""
     try:
         with job_names(spark, title or "jobrunner: is Spark alive?", group):
             return len(spark.range(0, 1, 1, 1).collect()) == 1
-    except Exception as error:  # a dead JVM shows itself by errors of many libraries
+    except Exception as error:  # a dead JVM causes errors of many libraries
         return _CANCELLED in text_of(error)
 
 
 def _cancelled_by_others(text: str) -> str:
-    """How somebody cancelled the jobs, if that was neither this package nor the function itself."""
+    """How a user cancelled the jobs, if neither this package nor the function itself did; else ''."""
     found = (words for said, words in _BY_OTHERS.items() if said in text) if _CANCELLED in text else ()
     return next(iter(found), "")
 
 
 def met_another_transaction(error: BaseException, name: str) -> bool:
-    """Whether a SQL database ended the transaction of a sink only because another one ran beside it. `name`: that of
-    the error's class."""
+    """Whether a SQL database ended the transaction of a sink only because of a concurrent transaction. `name`: the name
+    of the error's class."""
     if type(error).__module__.partition(".")[0] in MYSQL_DRIVERS:
         return (getattr(error, "errno", None) or next(iter(error.args), None)) in _MYSQL_MET_ANOTHER
     return name in _BESIDE_OTHERS or getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
 def _is_of_all(error: BaseException) -> bool:
-    """Whether other items would meet it as well, as far as its class or its words tell: it was raised before any row
-    was read, a SQL database refuses a statement for what it says, or Java lacks a library."""
+    """Whether other items would meet the error as well, by its class or text: it was raised before any row was read, a
+    SQL database refuses the statement itself, or Java lacks a library."""
     if isinstance(error, _BEFORE_ANY_ROW) and not isinstance(error, NumberFormatException):
         return True
     if not _OF_STATEMENTS.isdisjoint(one.__name__ for one in type(error).__mro__):
@@ -233,20 +234,20 @@ def _is_of_all(error: BaseException) -> bool:
 
 
 def _is_of_setting(error: BaseException) -> bool:
-    """Whether Spark refuses the value of a setting of its own."""
+    """Whether Spark refuses the value of one of its own settings."""
     text = text_of(error) if is_of_spark(error) else ""
     return _OF_SETTING.search(text) is not None and not _is_of_python(text)
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Whether it is of a Spark Connect server that was away for all of the ten minutes for which PySpark repeats a
-    call: to ask whether it lives would take as long again."""
+    """Whether a Spark Connect server was unavailable for the ten minutes for which PySpark repeats a call: the check
+    that Spark is alive would take as long again."""
     code = getattr(error, "getGrpcStatusCode", None)
     return code is not None and code().name == "UNAVAILABLE"
 
 
 def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
-    """The error for a stopped session, or a Java that has ended; its cause is the error of the call that noticed."""
+    """The error for a stopped session or an ended JVM; its cause is the error of the call that failed."""
     words = f"Spark has ended, or does not answer: {error_line(error)}"
     if is_over(spark):
         words = (
@@ -261,7 +262,7 @@ def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
 
 
 def error_line(error: BaseException) -> str:
-    """`Name: what happened`, at most 1 000 characters."""
+    """The error as `Name: message`, at most 1 000 characters."""
     text = text_of(error)
     if plain := _OURS.search(text):
         return _shortened(_SQLSTATE.sub("", plain[1]).rstrip())
@@ -289,7 +290,7 @@ def error_line(error: BaseException) -> str:
 
 
 def _without_python(text: str) -> str:
-    """The line about a Python of the executors that does not start, the same for each batch; '' for another error."""
+    """The line for a Python that does not start on the executors, the same for each batch; '' for another error."""
     found = None if _TRACEBACK in text else _NO_PYTHON.search(text)
     if found is None:
         return ""
@@ -303,7 +304,7 @@ def _without_python(text: str) -> str:
 
 
 def _last_of_traceback(text: str) -> str:
-    """`module.Name: words` without the module, with the lines that belong to the words."""
+    """The last `module.Name: message` of a traceback, without the module."""
     lines = text.splitlines()[1:]
     ends = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), None)
     if ends is None:

@@ -1,15 +1,15 @@
-"""Writing the batch of a sink into tables of a SQL database, each row once, in one transaction that records the batch.
+"""Writes the batch of a sink into tables of a SQL database, each row once, in one transaction that records the batch.
 
 For drivers of the DB-API: PostgreSQL, MySQL, MariaDB, SQLite and others with their SQL. The table `jobrunner_batches`
 of the same database has the epoch under which each batch was written into each table. Invariants:
 
-1. rows and record are committed together; an attempt whose epoch is below the recorded one changes nothing;
-2. a later attempt replaces the rows of an earlier one, and a part of a failed batch removes the rows of the whole and
-   records it as superseded, so that a late attempt at the whole is refused, too;
-3. only the call of the sink's function with all rows writes, see `LeftOut`: after a failover another writer may ask for
-   a call without some members, whose rows are in its folder and not in this database.
+1. rows and record are committed together; an attempt whose epoch is below the recorded epoch changes nothing;
+2. a later attempt replaces the rows of an earlier attempt. A part of a failed batch removes the rows of the whole batch
+   and records it as superseded, so that a late attempt at the whole batch is refused, too;
+3. only the call of the sink's function with all rows writes, see `LeftOut`: after a failover another writer may request
+   a call without some members, whose rows are in that writer's folder and not in this database.
 
-The record is locked from its update to the commit, so of two attempts at once the second waits for the first.
+The record is locked from its update to the commit, so of two concurrent attempts the second waits for the first.
 """
 
 import re
@@ -40,10 +40,10 @@ _RAISE_EPOCH = (
 _READ_EPOCH = "select epoch from jobrunner_batches where target = ? and batch = ?"
 _FIRST_EPOCH = "insert into jobrunner_batches (target, batch, epoch) values (?, ?, ?)"
 _MYSQL_BEGIN = "set transaction isolation level read committed"
-"""Else a read does not see what others committed since the first one, and a record that is missing locks its
-neighbours, so that two batches end in a deadlock."""
+"""Otherwise a read misses commits made since the first read, and a read of a missing record locks its neighbours, so
+that two batches deadlock."""
 _SUPERSEDED = 2**62
-"""The epoch of a batch whose parts are written: no attempt at it has a later one."""
+"""The recorded epoch of a batch whose parts are written, above that of any attempt."""
 _AT_ONCE = 1_000
 _TRIES = 5
 _PART = r'(\w[\w$]*|"[^"?%]+"|`[^`?%]+`)'
@@ -61,11 +61,10 @@ def write_sql(
     """Inserts the rows of a sink's batch into a table of a SQL database, replacing the rows of an earlier attempt.
 
     Rows of a DataFrame with errors are left out, and their items are dead with the error, see `SinkBatch.quarantine`.
-    `connect` returns a new connection of a DB-API driver. The columns of the rows are columns of `table`, which has
-    one more for the id of the batch, a text: `batch_column`, with quotes where SQL needs some. The driver collects the
-    rows and inserts them in one transaction, see `sql_transaction`, whose errors it raises; for more rows than fit in
-    its memory, let Spark write them into a staging table, and insert from that. A table that lacks a column of the rows
-    raises TableError, too.
+    `connect` returns a new connection of a DB-API driver. `table` has the columns of the rows, and a text column for
+    the id of the batch: `batch_column`, with quotes where SQL needs some. Spark's driver collects the rows and inserts
+    them in one transaction, see `sql_transaction` for the errors; a table that lacks a column of the rows raises
+    TableError, too. For more rows than fit in the driver's memory, let Spark write a staging table, and insert from it.
     """
     if not _has_all_rows(batch, (table,)):
         return
@@ -80,8 +79,8 @@ def write_sql(
 
 
 def _check_names(names: list[str], batch_column: str) -> None:
-    """Raises InvalidOption for names that are one to a database, whatever their case: SQLite inserts the value of the
-    first, and a batch that comes again would not find its rows."""
+    """Raises InvalidOption for names that differ only in case, which a database takes for the same name: SQLite inserts
+    the value of the first, and a batch that comes again would not find its rows."""
     own = str(batch_column).strip('"`').lower()
     before: dict[str, str] = {}
     for name in names:
@@ -96,16 +95,16 @@ def _check_names(names: list[str], batch_column: str) -> None:
 def sql_transaction(
     connect: Callable[[], Any], batch: "SinkBatch", *tables: str, batch_column: str = "batch_id"
 ) -> Iterator[Any]:
-    """A transaction for the batch of a sink: a cursor to insert its rows by, with `batch.id` in `batch_column`.
+    """A transaction for the batch of a sink. Yields a cursor to insert its rows, with `batch.id` in `batch_column`.
 
     Rows of earlier attempts at this batch, and of batches that it supersedes, are deleted from the `tables` first. At
-    the end it renews the lease of the batch and commits. The table jobrunner_batches is created when it is missing.
-    Raises BatchLost when a later attempt has written, InvalidOption, StationError for a table that this attempt wrote
-    before, TableError where `connect` fails or a table takes no rows at all, as one that is missing, and the errors of
-    the database; then nothing was changed.
+    the end the transaction renews the lease of the batch and commits. The table jobrunner_batches is created when it is
+    missing. Raises BatchLost when a later attempt has written, InvalidOption, StationError for a table that this
+    attempt wrote before, TableError when `connect` fails or a table takes no rows at all (it is missing, for example),
+    and the errors of the database; then no table was changed.
 
-    When the function is called again after a failover, as another writer needs fewer rows, it rolls back instead: the
-    tables have all rows.
+    When the function is called again after a failover, because another writer needs fewer rows, the transaction rolls
+    back instead: the tables have all rows.
     """
     with _transaction(connect, batch, tables, batch_column) as (cursor, _):
         yield cursor
@@ -151,7 +150,7 @@ def _transaction(
 
 @contextmanager
 def _connected(connect: Callable[[], Any], tables: tuple[str, ...]) -> Iterator[Any]:
-    """A connection, which is closed behind the block. Raises TableError where `connect` fails, as no row is to blame
+    """Opens a connection and closes it after the block. Raises TableError when `connect` fails, as no row is to blame
     for that."""
     try:
         connection = connect()
@@ -168,7 +167,7 @@ def _of_no_row(
     error: Exception, connection: Any, statements: "_Statements", tables: tuple[str, ...], column: str,
     names: Sequence[str],
 ) -> InvalidOption | TableError | None:  # fmt: skip
-    """What to raise for an error of the database that no row is to blame for; None for another one."""
+    """The error to raise for an error of the database that no row is to blame for; None for any other error."""
     reason = str(error).partition("\n")[0]
     if _names_column(reason, column) and not isinstance(error, statements.clash):
         return InvalidOption(
@@ -184,8 +183,8 @@ def _of_no_row(
 def _takes_rows(
     connection: Any, statements: "_Statements", tables: tuple[str, ...], column: str, names: Sequence[str]
 ) -> bool:
-    """Whether the tables are there, with these columns. Asked behind an error, by statements that insert nothing: an
-    error of these was none of a row."""
+    """Whether the tables exist with these columns. Checked after an error, by statements that insert no row: if they
+    fail, too, no row caused the error."""
     try:
         with closing(connection.cursor()) as cursor:
             for table in tables:
@@ -202,20 +201,20 @@ def _told(tables: tuple[str, ...]) -> str:
 
 
 def _has_all_rows(batch: "SinkBatch", tables: tuple[str, ...]) -> bool:
-    """Whether this call of the sink's function has the rows for these tables; else an earlier or a later one has."""
+    """Whether this call of the sink's function has the rows for these tables; else an earlier or later call has them.
+    """
     found = [batch.left_out.fits(batch.named(_place(table)), frozenset()) for table in tables]
     return all(found)
 
 
 def _names_column(reason: str, column: str) -> bool:
-    """Whether a database speaks of this column, and not of a table or an index whose name contains that of the column.
-    """
+    """Whether a message of a database names this column, not a table or an index whose name contains the column's."""
     name = re.escape(column.strip('"`'))
     return re.search(rf"(?<![\w$]){name}(?![\w$])", reason) is not None
 
 
 def _roll_back(connection: Any) -> None:
-    with suppress(Exception):  # report the first error; a connection that is lost was rolled back by the server
+    with suppress(Exception):  # report the first error; the server rolls back a lost connection
         connection.rollback()
 
 
@@ -231,12 +230,13 @@ class _Statements:
         self._quote = "`" if self.is_mysql else '"'
 
     def insert(self, table: str, names: Sequence[str], batch_column: str) -> str:
-        """Quotes the columns of the rows, and has that of the batch as the user wrote it, as the delete has it."""
+        """An insert of one row. The columns of the rows are quoted; the batch column is as the user wrote it, as in the
+        delete."""
         values = ", ".join("?" * (len(names) + 1))
         return self.of(f"{self._into(table, names, batch_column)} values ({values})")
 
     def insert_nothing(self, table: str, names: Sequence[str], batch_column: str) -> str:
-        """The same without a row."""
+        """An insert into the same columns that adds no row."""
         nulls = ", ".join(["null"] * (len(names) + 1))
         into = self._into(table, names, batch_column)
         return self.of(f"{into} select {nulls} from {table} where 1 = 0")  # noqa: S608  checked
@@ -245,7 +245,7 @@ class _Statements:
         return f"insert into {table} ({', '.join([*map(self._quoted, names), batch_column])})"
 
     def of(self, statement: str) -> str:
-        """The statement, written with `?` for parameters."""
+        """Converts a statement with `?` for parameters to the driver's parameter style."""
         if self._style == "qmark":
             return statement
         if self._style in ("format", "pyformat"):
@@ -261,8 +261,7 @@ class _Statements:
 
 
 def _module_of(connection: Any) -> Any:
-    """The DB-API module that a connection belongs to, also one of a class that the program derives from the driver's.
-    """
+    """The DB-API module of a connection, also when the program derives the connection's class from the driver's."""
     for kind in type(connection).__mro__:
         name = kind.__module__
         while name:
@@ -277,7 +276,8 @@ def _module_of(connection: Any) -> Any:
 
 
 def _is_in_autocommit(connection: Any) -> bool:
-    """Asked before the first statement, which would be committed. A name for it is no part of the DB-API."""
+    """Whether a connection commits each statement. Checked before the first statement, which would be committed. The
+    DB-API defines no attribute for it, so each driver has its own."""
     if hasattr(connection, "in_transaction"):  # sqlite3; its `autocommit`, from Python 3.12 on, is -1 unless it is set
         own = getattr(connection, "autocommit", -1)
         return own is True or (own == -1 and connection.isolation_level is None)
@@ -300,7 +300,7 @@ def _create_record(connection: Any, cursor: Any, statements: _Statements) -> Non
             try:
                 cursor.execute(missing)
             except statements.error:
-                raise refused from None  # this says why there is no table
+                raise refused from None  # this error has the reason why there is no table
     connection.commit()
 
 
@@ -324,7 +324,8 @@ def _begin(
 
 
 def _check_first(cursor: Any, statements: _Statements, table: str, batch: "SinkBatch") -> None:
-    """Raises StationError for a second write of one attempt. The table of another database may have the same name."""
+    """Raises StationError for a second write in one attempt. The record decides, as a table of another database may
+    have the same name."""
     if not batch.has_written(_place(table)):
         return
     cursor.execute(statements.of(_READ_EPOCH), (table, batch.id))

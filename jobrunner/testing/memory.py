@@ -34,7 +34,7 @@ _PREFIX = "testing"
 
 
 class MemoryClient(Client):
-    """Takes tasks in with `take`; all else that a client does needs a server and is refused."""
+    """A client that keeps tasks in memory, by `take`. Other operations need a server and are refused."""
 
     def __init__(self, where: str) -> None:
         settings = client_settings() if (configured := configured_client()) is None else configured.settings
@@ -54,7 +54,7 @@ class MemoryClient(Client):
         self.joins = MemoryJoins()
         self._locks: dict[tuple[str, str], tuple[bytes, float]] = {}
         self.entries: dict[bytes, MemoryTask] = {}
-        """Tasks by their keys on a server: queues that share no pipeline may have the same id."""
+        """Tasks by the keys that they would have on a server: queues of different pipelines may have the same id."""
         self._kept: dict[str, KeptSettings] = {}
         self.twin = AsyncMemoryClient(self)
         self._where = where
@@ -63,7 +63,7 @@ class MemoryClient(Client):
         return f"<the client of {self._where}>"
 
     def close(self) -> None:
-        """Nothing to end: it may be used on."""
+        """Does nothing; the client stays usable."""
 
     def task(self, task_id: str, *, queue: str | None = None) -> TaskHandle[Any]:
         """A handle on a task that was enqueued here. Raises TaskGone, and as Client.task."""
@@ -75,15 +75,15 @@ class MemoryClient(Client):
         return MemoryQueue(self, ref, self.kept_of(name))
 
     def kept_of(self, name: str) -> KeptSettings:
-        """What was configured for a queue."""
+        """The settings configured for a queue."""
         return self._kept.setdefault(name, KeptSettings())
 
     def queues(self) -> list[str]:
-        """Queues that something was enqueued into."""
+        """Names of queues with tasks."""
         return sorted({entry.task.queue for entry in list(self.entries.values())})
 
     def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
-        """Takes one task in. The same id again leaves the first task as it was, while that is kept."""
+        """Enqueues a task. A second task with the same id is ignored while the first task is kept."""
         check_options(unknown, ("task", "wait"), "option of enqueue()")
         seconds(wait, option="wait")
         (task,) = self.outgoing([task])
@@ -92,22 +92,22 @@ class MemoryClient(Client):
         return MemoryHandle(self, entry, self.cancel, is_new=known is None)
 
     def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[TaskHandle[Any]]:
-        """Takes tasks in, one after the other, in batches that are checked as a whole before."""
+        """Enqueues tasks one after the other, in batches; each batch is checked as a whole before its first task."""
         return [
             MemoryHandle(self, self.take(task) if known is None else known, self.cancel, is_new=known is None)
             for task, known in self.placed(sent, wait)
         ]
 
     def placed(self, sent: Iterable[Task], wait: Duration) -> Iterator[tuple[Task, MemoryTask | None]]:
-        """The tasks of an `enqueue_many` as the middleware leaves them, each with the one that is there instead (see
-        `known`), in the batches of a client with a server. Raises PayloadTooLarge, and QueueFull for those that are not
-        unique, before the first task of a batch; for a unique one QueueFull and DuplicateTask behind the last."""
+        """Yields the tasks of an `enqueue_many` after the middleware, each with the existing task that replaces it (see
+        `known`), in the batches of a client with a server. Raises PayloadTooLarge, and QueueFull for tasks without
+        uniqueness, before the first task of a batch; QueueFull and DuplicateTask for unique tasks after its last."""
         seconds(wait, option="wait")
         for batch in batches(sent, self.settings.payload_limit):
             tasks, no_room, clash = self.outgoing(batch), None, None
             for task in tasks:
                 check_size(task.payload, self.settings.payload_limit)
-            self.check_capacity([task for task in tasks if task.lock is None])  # unique ones are added one by one
+            self.check_capacity([task for task in tasks if task.lock is None])  # unique tasks are checked one by one
             for task in tasks:
                 try:
                     known = self.known(task)
@@ -123,7 +123,7 @@ class MemoryClient(Client):
                 raise problem
 
     def check_capacity(self, tasks: Iterable[Task]) -> None:
-        """Raises QueueFull for new tasks that their queue has no room for together."""
+        """Raises QueueFull when a queue has no capacity for all its new tasks among these."""
         new: dict[str, set[str]] = {}
         for task in tasks if self._kept else ():
             known = self.entry_of(task)
@@ -137,12 +137,12 @@ class MemoryClient(Client):
                 raise full(queue, len(ids), most)
 
     def outgoing(self, tasks: list[Task]) -> list[Task]:
-        """The tasks as the middleware leaves them. Raises what it raises."""
+        """Returns the tasks after the middleware, whose errors pass through."""
         return tasks if self._middleware is None else through(tasks, self._middleware)
 
     def known(self, task: Task) -> MemoryTask | None:
-        """The task that is there instead of this one: of the same id, or the holder of the lock of a unique task. Takes
-        the lock when there is none. Raises DuplicateTask."""
+        """Returns the existing task that replaces this task: the task with the same id, or the holder of the lock of a
+        unique task. Takes the lock when it is free. Raises DuplicateTask."""
         known = self.entry_of(task)
         if known is not None and not known.is_kept:
             known = None
@@ -171,7 +171,7 @@ class MemoryClient(Client):
         return known
 
     def put_instead(self, holder: MemoryTask, task: Task) -> None:
-        """Gives a unique task that has not begun the due time and priority of another one, with `replace` all of it."""
+        """Gives a unique task that has not begun the due time and priority of a duplicate, with `replace` all of it."""
         same: dict[str, Any] = {"id": holder.task.id, "queue": holder.task.queue}
         if task.lock is not None and task.lock.on_clash == "reschedule":
             same |= {"payload": holder.task.payload, "headers": holder.task.headers}
@@ -180,14 +180,14 @@ class MemoryClient(Client):
         holder.wait(_due_ms(task))
 
     def _start_by_ms(self, task: Task) -> float | None:
-        """When a task expires that is enqueued now, by its own option or that of its queue."""
+        """The expiry of a task enqueued now (Unix ms), by its own option or that of its queue; None: never."""
         if task.expires_in_ms is not None:
             return unix_ms() + task.expires_in_ms
         of_queue = self.kept_of(task.queue).read().expires_in
         return None if of_queue is None else unix_ms() + 1000 * of_queue
 
     def take_flow(self, flow: Flow) -> FlowHandle:
-        """Takes a flow in: its first steps, and the steps that their ends start."""
+        """Enqueues a flow: its first steps, and the steps that start when these end."""
         flow = self.joining(flow)
         for head in flow.heads:
             self.take(head)
@@ -196,10 +196,10 @@ class MemoryClient(Client):
         return MemoryFlowHandle(self, MemoryFlow(self, flow))
 
     def flow_taken(self) -> None:
-        """All of a flow that begins at once was taken in."""
+        """A hook for subclasses, called when all steps of a flow that begin at once are enqueued."""
 
     def joining(self, flow: Flow) -> Flow:
-        """The flow as the middleware leaves it, its joins prepared. Raises PayloadTooLarge."""
+        """Returns the flow after the middleware, and prepares its joins. Raises PayloadTooLarge, QueueFull."""
         flow = flow.with_tasks(self.outgoing(flow.prepared))
         flow.check(self.settings.payload_limit)
         self.check_capacity(flow.heads)
@@ -207,19 +207,19 @@ class MemoryClient(Client):
         return flow
 
     def begin(self, begun: Iterable[Begun]) -> None:
-        """Takes in the steps of a flow that begin now, each with the results and outcomes that it is given."""
+        """Enqueues the steps of a flow that begin now, each with the results and outcomes passed to it."""
         for task, results, outcomes in begun:
             self.give(task, results, outcomes)
             self.take(task)
 
     async def begin_async(self, begun: Iterable[Begun]) -> None:
-        """The same, called by a coroutine."""
+        """As `begin`, for coroutines."""
         for task, results, outcomes in begun:
             self.give(task, results, outcomes)
             await self.take_async(task)
 
     def cancel(self, entry: MemoryTask) -> bool:
-        """Cancels a task, and takes in the steps of its flow that begin by that. Returns False when it is finished."""
+        """Cancels a task, and enqueues the steps of its flow that its end starts. Returns False for a finished task."""
         runs = entry.state is TaskState.PENDING
         if not entry.cancel():
             return False
@@ -228,7 +228,7 @@ class MemoryClient(Client):
         return True
 
     def give(self, task: Task, results: bytes, outcomes: bytes) -> None:
-        """Notes what a flow passes to a task."""
+        """Stores the results and outcomes that a flow passes to a task."""
         self._memory.given[self._key(task)] = (results, outcomes)
 
     def entry(self, task_id: str, queue: str | None) -> MemoryTask:
@@ -242,14 +242,14 @@ class MemoryClient(Client):
         return known
 
     def entry_of(self, task: Task) -> MemoryTask | None:
-        """The record of this task, or of the one that has its id; None when there is none."""
+        """The record of the task with this task's id; None when there is none."""
         return self.entries.get(self._key(task))
 
     def _key(self, task: Task) -> bytes:
         return self._keys.queue(task.queue).task(task.id)
 
     def take(self, task: Task) -> MemoryTask:
-        """Takes a new task in. Raises PayloadTooLarge, QueueFull."""
+        """Adds a new task. Raises PayloadTooLarge, QueueFull."""
         check_size(task.payload, self.settings.payload_limit)
         self.check_capacity([task])
         entry = MemoryTask(task=task, start_by_ms=self._start_by_ms(task))
@@ -258,12 +258,12 @@ class MemoryClient(Client):
         return entry
 
     async def take_async(self, task: Task) -> MemoryTask:
-        """The same, called by a coroutine."""
+        """As `take`, for coroutines."""
         return self.take(task)
 
 
 def _due_ms(task: Task) -> float | None:
-    """When a task is due that is enqueued now, Unix ms; None: at once."""
+    """The due time of a task enqueued now, Unix ms; None: at once."""
     now_ms = unix_ms()
     due_ms = now_ms + (task.delay_ms or 0.0) if task.at_ms is None else task.at_ms
     return due_ms if due_ms > now_ms else None
@@ -283,7 +283,7 @@ class AsyncMemoryClient(AsyncClient):
         self._broker = AsyncMemoryBroker(broker_of(of))
 
     async def close(self) -> None:
-        """Nothing to end: it may be used on."""
+        """Does nothing; the client stays usable."""
 
     def task(self, task_id: str, *, queue: str | None = None) -> AsyncTaskHandle[Any]:
         """A handle on a task that was enqueued here. Raises TaskGone, and as AsyncClient.task."""
@@ -295,11 +295,11 @@ class AsyncMemoryClient(AsyncClient):
         return AsyncMemoryQueue(self._broker, ref, self._of.queue(name))
 
     async def queues(self) -> list[str]:
-        """Queues that something was enqueued into."""
+        """Names of queues with tasks."""
         return self._of.queues()
 
     async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:
-        """Takes one task in. The same id again leaves the first task as it was, while that is kept."""
+        """Enqueues a task. A second task with the same id is ignored while the first task is kept."""
         check_options(unknown, ("task", "wait"), "option of enqueue()")
         seconds(wait, option="wait")
         (task,) = self._of.outgoing([task])

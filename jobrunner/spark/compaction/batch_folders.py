@@ -1,22 +1,22 @@
-"""Compaction of a path that `write_batch` writes to: the folders of many batches become one, each row once.
+"""Compaction of a path that `write_batch` writes to: merges the folders of many batches into one folder, each row once.
 
-A plain folder has no commit of several changes at once. So a merge has these steps, each done again by the next run if
-the process dies in it:
+A plain folder has no commit of several changes at once. So a merge has these steps; if the process dies in a step, the
+next run repeats the step:
 
-1. the merged folder is written below `_jobrunner/merging`, where readers do not look;
-2. it is proposed, the sources are compared with what was read, and the merge is decided by a rename (see `Merges`):
-   from here on it is carried out to the end, whoever does it;
-3. the switch: a folder with a file that no reader accepts is put in place, the sources are renamed out of sight, the
-   merged folder is renamed into sight, and that file is taken away;
-4. what is out of sight is deleted.
+1. the merged folder is written below `_jobrunner/merging`, which readers skip;
+2. the merge is proposed, the sources are compared with the files that were read, and the merge is decided by a rename
+   (see `Merges`): a decided merge is carried out to the end, by this process or a later one;
+3. the switch: a folder with a file that no reader accepts is put in place, the sources are renamed to hidden names, the
+   merged folder is renamed to a visible name, and the blocking file is removed;
+4. hidden folders are deleted.
 
-Invariant: a reader that lists the path before the switch finds its files, or one of them missing; during the switch it
-finds a file that is no Parquet file; afterwards it finds the merged folder. So it reads each row once, or gets an error
-and reads again.
+Invariant: a reader that lists the path before the switch finds its files, or misses a file; during the switch it finds
+a file that is no Parquet file; afterwards it finds the merged folder. So it reads each row once, or gets an error and
+reads again.
 
-A listing is no single step: readers (Spark, Arrow) take the names first, look at one after the other, and pass over a
-name that is gone by then. So the switch waits for listings that have begun to end, behind its first step and in front
-of its last: else a listing with the names of the one side would look at them when only the other side is there.
+A listing is not atomic: readers (Spark, Arrow) list the names first, then open one folder after the other, and skip a
+name that has gone. So the switch waits, after its first step and before its last, until listings that have begun must
+have ended: otherwise a reader could list the names of one side and open them when only the other side exists.
 """
 
 import os
@@ -46,18 +46,18 @@ _SWITCH = "_jobrunner/switch"
 IN_THE_WAY = "batch=compaction-is-switching-folders"
 _WORDS = b"jobrunner spark compact is switching folders, or died while it did: read again, or run it again\n"
 _LISTING_S, _LISTINGS = 0.2, 3
-"""The shortest wait for listings of readers, and how many times as long as a listing by this process."""
+"""The shortest wait for listings of readers, in seconds, and the wait in multiples of a listing by this process."""
 _ATTEMPT_S = 86_400
-"""Folders of attempts that nothing was written to for so long are those of dead processes."""
+"""Seconds without a write after which a folder of an attempt is taken for that of a dead process."""
 _BATCHES_KEPT_MS = 30 * 86_400_000
-"""A batch comes again within the week that the server holds its members."""
+"""How long merged batches stay known. A batch can come again within the week for which the server holds its members."""
 _MADE_ID = re.compile(r"(?:.*~)?(?P<time>[0-9a-f]{16})[0-9a-f]{12}-.+")
-"""An id of a batch that the server made, behind the name of the sink where that has one."""
+"""A batch id that the server generated, after the name of the sink if the sink has a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """The result of one compaction. Without `dry_run` it was done."""
+    """The result of one compaction; with `dry_run`, of one that was not carried out."""
 
     target: str
     folders_before: int
@@ -66,18 +66,18 @@ class Compacted:
     files_after: int
     bytes_merged: int
     recovered: int = 0
-    """Merges that a process which died had decided, and that this one carried out."""
+    """Merges that a dead process had decided, and that this run carried out."""
     skipped: tuple[str, ...] = ()
-    """Folders that were left as they are, each with the reason."""
+    """Folders that were not merged, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A folder of a batch, as it was read."""
+    """A folder of a batch, with the state of its files when it was read."""
 
     name: str
     files: tuple[tuple[str, int, int, int], ...]
-    """Of each file: path within the folder, size, time of the last change, inode."""
+    """For each file: path within the folder, bytes, time of the last change (Unix ns), inode."""
 
     @property
     def size(self) -> int:
@@ -85,7 +85,8 @@ class _Source:
 
     @property
     def has_small_files(self) -> bool:
-        """Several of one partition. Those of a merged folder have types that differ, or that Arrow cannot write."""
+        """Whether a partition has several files. Several files in a merged folder do not count: their types differ, or
+        Arrow cannot write them."""
         return len(self.files) > self.partitions and not self.name.startswith(_MERGED)
 
     @property
@@ -116,7 +117,7 @@ def compact_folders(
 
 
 class _Compaction:
-    """One run over one path."""
+    """One compaction of one path."""
 
     def __init__(
         self, path: Path, folders: LocalFolders, older_than_s: float, size: int, watch: Watch
@@ -158,7 +159,8 @@ class _Compaction:
         )  # fmt: skip
 
     def _recover(self) -> int:
-        """Carries out what a process decided that died, and removes what it left undecided."""
+        """Carries out the merges that a dead process decided, and removes its undecided ones. Returns the number of
+        merges carried out."""
         for one in self._merges.all(PROPOSED):
             self._folders.remove(one.path(PROPOSED))
         decided = self._merges.all(DECIDED)
@@ -181,9 +183,9 @@ class _Compaction:
         return sorted(name for name in self._folders.names() if name.startswith("batch=") and name != IN_THE_WAY)
 
     def _groups(self) -> list[list[_Source]]:
-        """Folders to merge with each other, oldest first, each group of about `size` bytes for each partition value."""
+        """Groups of folders to merge, oldest first. A group has about `size` bytes for each partition value."""
         groups: list[list[_Source]] = [[]]
-        size = partitions = 0  # of the last group: its bytes, and the most values that one of its folders has
+        size = partitions = 0  # of the last group: its bytes, and the most partition values in one of its folders
         self._skipped.clear()
         for name in self._batch_folders():
             source = self._source(name)
@@ -197,7 +199,7 @@ class _Compaction:
         return [one for one in groups if len(one) > 1 or (one and one[0].has_small_files)]
 
     def _source(self, name: str) -> _Source | None:
-        """None for a folder that is too young, large enough, gone, or of another format."""
+        """Returns a folder to merge; None for a folder that is too young, large enough, gone, or of another format."""
         source = self._read(name)
         if source is None or not source.files:
             return None
@@ -211,11 +213,11 @@ class _Compaction:
         return None if is_large and not source.has_small_files else source
 
     def _merge(self, group: Sequence[_Source], seen: Callable[[int], None]) -> tuple[Sequence[_Source], int]:
-        """Returns the folders that became one, and how many files that has: none when a station wrote to them
-        meanwhile. A folder with a file that cannot be read stays as it is."""
+        """Merges a group. Returns the merged folders and the number of files in the result; no folders when a station
+        wrote to the group meanwhile. A folder with an unreadable file is left as it is."""
         from jobrunner.spark.compaction.parquet_files import UnreadableFile, unreadable_files
 
-        # All at once, as a power cut damages many: a merge would meet one, begin anew, and meet the next.
+        # Checked before the merge, as a power cut damages many files: a merge would restart for each damaged file.
         damaged = unreadable_files(self._path / one.name / path for one in group for path, *_ in one.files)
         while True:
             group = self._without(group, damaged)
@@ -245,7 +247,8 @@ class _Compaction:
         return self._give_up(group, name), 0
 
     def _without(self, group: Sequence[_Source], damaged: "Sequence[UnreadableFile]") -> Sequence[_Source]:
-        """The group without the folders of files that cannot be read, each of which is told with its first one."""
+        """The group without the folders that have unreadable files. `_skipped` gets each folder with its first such
+        file."""
         first = {one.path.relative_to(self._path).parts[0]: one for one in reversed(damaged)}
         for left, error in sorted(first.items()):
             self._skipped.append(f"{left}: {error.path.relative_to(self._path / left)} {error}")
@@ -271,8 +274,8 @@ class _Compaction:
         return sum(merge_files(files, target / at, name, tell) for at, files in by_partition.items())
 
     def _batches(self, group: Sequence[_Source]) -> dict[str, int]:
-        """Ids of the batches in these folders, with those that an earlier merge put there, and when each was merged
-        first. Old ones do not come again."""
+        """Batch id → time of its first merge (Unix ms), for the batches in these folders, also those of earlier merges.
+        Batches too old to come again are left out."""
         earlier = {folder_of(one.name): one for one in self._merges.all(DONE)}
         found: dict[str, int] = {}
         for source in group:
@@ -281,11 +284,11 @@ class _Compaction:
                 found |= zip(before.batches, before.merged_ms, strict=True)
             else:
                 found[as_id(source.name.removeprefix("batch="))] = unix_ms()
-        of_batches = {one: ms for one, ms in found.items() if time_of(one) is None}  # others are names of merges
+        of_batches = {one: ms for one, ms in found.items() if time_of(one) is None}  # the others are names of merges
         return {one: ms for one, ms in of_batches.items() if not _is_over(min(ms, _made_ms(one, ms)))}
 
     def _read(self, name: str) -> _Source | None:
-        """The folder as it is now; None when it is gone."""
+        """Reads the current state of a folder; None when the folder is gone."""
         files, folder = [], self._path / name
         with suppress(FileNotFoundError):
             for at in _data_files(folder):
@@ -296,7 +299,7 @@ class _Compaction:
 
 
 def _switch(path: Path, folders: LocalFolders, merges: Merges, merge: Merge) -> None:
-    """Carries out a decided merge, from any point on."""
+    """Carries out a decided merge, from any step on that a dead process reached."""
     hidden = f"_removed-{merge.name}@{secrets.token_hex(4)}"
     folders.write(f"{_SWITCH}/{merge.name}/{IN_THE_WAY}.parquet", _WORDS)
     (path / hidden).mkdir(exist_ok=True)
@@ -317,7 +320,7 @@ def _switch(path: Path, folders: LocalFolders, merges: Merges, merge: Merge) -> 
 
 
 def _wait_for_listings(folders: LocalFolders) -> None:
-    """Lets the listings of readers end that have begun."""
+    """Waits until listings that readers have begun must have ended."""
     began = monotonic()
     for name in folders.names():
         folders.exists(name)
@@ -325,7 +328,7 @@ def _wait_for_listings(folders: LocalFolders) -> None:
 
 
 def _data_files(folder: Path) -> Iterator[Path]:
-    """As readers see them: names that begin with `_` or `.` are none. Raises FileNotFoundError."""
+    """Data files as readers see them: without names that begin with `_` or `.`. Raises FileNotFoundError."""
     for parent, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if "=" in name or name[0] not in "_.")
         yield from (Path(parent) / name for name in sorted(names) if name[0] not in "_.")
@@ -336,13 +339,13 @@ def _is_over(time_ms: int) -> bool:
 
 
 def _made_ms(batch_id: str, default: int) -> int:
-    """When the batch of this id was made, if the id tells."""
+    """The Unix ms at which a batch was created, if its id contains the time; else `default`."""
     found = _MADE_ID.fullmatch(batch_id)
     return int(found["time"], 16) >> 16 if found else default
 
 
 def _ignore(_: int) -> None:
-    """The callback where no progress is drawn."""
+    """The progress callback when no progress is displayed."""
 
 
 def _raise(error: OSError) -> None:

@@ -1,14 +1,14 @@
-"""From Redis to an archive: finished and dead tasks, window by window, each exactly once across restarts.
+"""Copies finished and dead tasks from Redis to an archive, window by window, each exactly once across restarts.
 
 A window [from, to) of the server's clock lies in the past, so the set of tasks that ended in it no longer changes. The
 window is recorded on the server before its tasks are written. In a folder, the files of a window are in folders with
-its name, so a run after a crash adds the tasks of the window that are not among them. In a table of a lakehouse a
-window is one commit under its name, which is there or not. Invariants:
+its name, so a run after a crash adds the tasks of the window that these lack. In a table of a lakehouse a window is one
+commit under its name, which exists as a whole or not at all. Invariants:
 
 1. one process at a time writes an archive: it holds a claim on the server and renews it while it works;
-2. `done` advances when a whole window is in the archive, and this module deletes nothing that ended after `done`;
+2. `done` advances when a whole window is in the archive, and this module deletes no task that ended after `done`;
 3. tasks that a queue deleted by its own limits before they were archived are reported as a warning;
-4. what the archive has of a window's time and queues is not added again, whatever the server forgot of earlier runs.
+4. tasks that the archive already has are not added again, even if the server forgot earlier runs.
 """
 
 import hashlib
@@ -45,31 +45,32 @@ from jobrunner.spark.source.history_stream import check_untrimmed, only_score
 from jobrunner.spark.source.options import EXACT
 
 LAG_S = 5.0
-"""Tasks that ended this lately are left to the next run: after a failover, the new server's clock differs a little."""
+"""Tasks that ended in the last 5 s are left to the next run: after a failover, the new server's clock differs a little.
+"""
 _SLICES_AT_ONCE = 4
 _TOLD = tuple(name for name in ITEM_COLUMNS if name not in ("_when", "_finished_at"))
 SCHEMA = "payload binary, " + ", ".join(
     f"{name} {ITEM_COLUMNS[name].ddl}" for name in ("_when", "_finished_at", *_TOLD)
 )
-"""The columns that are read; the files have `date`, `queue` and `window` in addition."""
+"""Columns read from Redis; an archive has `date`, `queue` and `window` in addition."""
 _STATES = (("done", "_finished_at"), ("dead", "_when"))
 _DEATH_OR_END = ("_queue", "_id", "_finished_at")
-"""A task may die, be requeued and end again in one window."""
+"""Columns that identify an end of a task: a task may die, be requeued and end again in one window."""
 Tell = Callable[[str], None]
 Watch = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
-"""Takes the number of rows to write; gives a callback for the number written so far, or None to report nothing."""
+"""Takes the number of rows to write; yields a callback for the number written so far, or None to report nothing."""
 Trimming = Callable[[], AbstractContextManager[Callable[[int], None]]]
-"""Gives a callback for the number of tasks that were deleted so far."""
+"""Yields a callback for the number of tasks deleted so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
-    """The result of one run. `warnings`: one line of text each."""
+    """The result of one archive run. `warnings`: one line of text each."""
 
     path: str
     until: datetime
     rows: dict[str, int]
-    """By queue."""
+    """Archived tasks by queue."""
     trimmed: int = 0
     resumed: bool = False
     """Whether an earlier run opened the window and did not finish it."""
@@ -77,7 +78,7 @@ class Archived:
 
 
 class ArchiveWindow(msgspec.Struct, frozen=True):
-    """One window as recorded on the server: its name, its end, and where it begins for each queue. Unix ms."""
+    """A window as recorded on the server: its name, its end, and its begin for each queue. Unix ms."""
 
     name: str
     until: float
@@ -99,8 +100,9 @@ def archive(
     """Adds the tasks that ended since the last run to the archive at `path`; with `trim`, deletes them from Redis.
 
     `path`: a folder or URL, or a table: `delta:/lake/history`, `iceberg:catalog.db.history`. `likes`: patterns of
-    queues. `watch`: entered while rows are written; `trimming`: while archived tasks are deleted. Raises UsageError
-    when another process writes this archive, TableError for a table that is away or does not fit.
+    queue names. `watch` is entered while rows are written, `trimming` while archived tasks are deleted. Raises
+    UsageError when another process writes this archive, TableError for an unavailable table or a table that does not
+    fit.
     """
     prepare(spark)
     run = _ArchiveRun(spark, client, archive_at(spark, path), tell, watch)
@@ -126,7 +128,7 @@ def archive(
 
 
 def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
-    """The finished tasks that queues like this pattern keep in Redis, with the columns of an archive."""
+    """Reads the finished tasks that queues matching a pattern keep in Redis, in the columns `SCHEMA`."""
     prepare(spark)
     options = {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
     options |= {"history": like, "missingQueues": "ignore"}
@@ -134,7 +136,7 @@ def read_history(spark: SparkSession, client: Client, like: str) -> DataFrame:
 
 
 class _ArchiveRun:
-    """One run of the archive, as steps over the same state."""
+    """The steps of one archive run, over shared state."""
 
     def __init__(
         self, spark: SparkSession, client: Client, place: FolderArchive | TableArchive, tell: Tell, watch: Watch
@@ -145,12 +147,12 @@ class _ArchiveRun:
         self.claim = ArchiveClaim(spark, self._broker, self._keys, self._digest, place.where)
 
     def check(self) -> None:
-        """Raises the error of an archive that rows cannot be added to, before a window is opened."""
+        """Raises the error for an archive that takes no rows, before a window is opened."""
         _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         self.place.check(self._named(self._spark.createDataFrame([], SCHEMA).drop("_when"), ""), done)
 
     def window(self, likes: Sequence[str], lag_s: float) -> tuple[ArchiveWindow, bool]:
-        """The window to write, and whether an earlier run opened it."""
+        """Returns the window to write, and whether an earlier run opened it."""
         opened, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         if opened is not None:
             return msgspec.json.decode(opened, type=ArchiveWindow), True
@@ -194,7 +196,7 @@ class _ArchiveRun:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Turns an error of Spark into one of one line."""
+        """Converts an error of Spark into a JobrunnerError of one line."""
         try:
             yield
         except Exception as error:
@@ -206,12 +208,12 @@ class _ArchiveRun:
             ) from error
 
     def shortfall(self, window: ArchiveWindow, rows: dict[str, tuple[int, int]]) -> list[str]:
-        """A warning for tasks that an index still names and the archive lacks: their hash is damaged or was trimmed
-        meanwhile."""
+        """A warning for each queue with tasks that an index still lists and the archive lacks: their hash is damaged or
+        was trimmed meanwhile."""
         expected = self._expected(window)
         missing = _lacking(expected, rows)
         if missing and (there := self.place.rows_since(self._firsts(window, list(missing)))) is not None:
-            # In windows that the server forgot, too.
+            # Counts all rows of this time: windows that the server forgot may have the tasks.
             missing = _lacking({name: expected[name] for name in missing}, _counts_of(there))
         return [
             f"queue {name}: {count} finished or dead tasks could not be read and are not archived"
@@ -219,7 +221,7 @@ class _ArchiveRun:
         ]
 
     def references(self, window: ArchiveWindow) -> list[str]:
-        """A warning for each queue with tasks whose payload is not in the archive, as it is in the payload store."""
+        """A warning for each queue with tasks whose payloads are in the payload store, not in the archive."""
         found = self.place.rows(window.name)
         if found is None or "_encoding" not in found.columns:
             return []
@@ -237,7 +239,7 @@ class _ArchiveRun:
         self._broker.run_many(archive_calls.close_window(self._keys, self._digest, done))
 
     def trim(self, likes: Sequence[str], trimming: Trimming) -> int:
-        """Deletes archived tasks from Redis, in slices. Returns how many."""
+        """Deletes archived tasks from Redis, in slices. Returns their number."""
         _, done = self._broker.run(archive_calls.state(self._keys, self._digest))
         chosen, total = self._chosen(likes), 0
         with trimming() as deleted:
@@ -269,11 +271,11 @@ class _ArchiveRun:
         return {} if found is None else _counts_of(found)
 
     def _firsts(self, window: ArchiveWindow, names: Sequence[str]) -> dict[str, float]:
-        """Unix ms by queue: no task of the window that it still has ended before."""
+        """Unix ms by queue: a lower bound of the times at which its remaining tasks of the window ended."""
         sets = [key for name in names for key in (self._keys.queue(name).done, self._keys.queue(name).dead)]
         calls = [command("ZRANGE", key, 0, 0, "WITHSCORES", read=only_score) for key in sets]
         scores = [math.inf if score is None else score for score in self._broker.run_many(calls)]
-        by_begin: dict[float, float] = {}  # not one for each queue: there may be many, and each is a condition
+        by_begin: dict[float, float] = {}  # not by queue: each entry is a condition of a query, and queues may be many
         for at, name in enumerate(names):
             begins = window.begins[name]
             first = max(begins, min(scores[2 * at : 2 * at + 2]) - 1)  # columns are whole microseconds
@@ -281,8 +283,8 @@ class _ArchiveRun:
         return {name: by_begin[window.begins[name]] for name in names}
 
     def _write_files(self, window: ArchiveWindow, names: list[str], *, adds: bool = False) -> None:
-        """Writes tasks of these queues that are not in the archive. `adds`: it has some of the window, and so is not
-        written over, as the server may have deleted them since."""
+        """Writes the tasks of these queues that the archive lacks. `adds`: the archive has tasks of the window, which
+        must not be overwritten, as the server may have deleted them since."""
         by_begin: dict[float, list[str]] = {}
         for name in names:
             by_begin.setdefault(window.begins[name], []).append(name)
@@ -315,20 +317,20 @@ class _ArchiveRun:
 
 
 def _counts_of(rows: DataFrame) -> dict[str, tuple[int, int]]:
-    """How many tasks of each queue, or shard of one, are among the rows: (finished, dead)."""
+    """Counts the rows by queue or shard: (finished, dead)."""
     dead = F.col("_state") == "dead"
     counted = rows.groupBy("_queue").agg(F.count_if(~dead).alias("done"), F.count_if(dead).alias("dead")).collect()
     return {row["_queue"]: (row["done"], row["dead"]) for row in counted}
 
 
 def _stored_in(rows: DataFrame) -> dict[str, int]:
-    """How many payloads are references to objects in a payload store, by queue."""
+    """Counts the payloads that are references to a payload store, by queue."""
     found = rows.where(F.col("_encoding").startswith(STORED.decode())).groupBy(whole_queue_of("_queue").alias("queue"))
     return {row["queue"]: row["count"] for row in found.count().collect()}
 
 
 def _lacking(expected: dict[str, tuple[int, int]], rows: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """How many tasks are not among the rows, for the queues of which some are not."""
+    """The number of expected tasks that the rows lack, by queue; without queues that lack none."""
     found = {
         name: sum(max(0, wanted - got) for wanted, got in zip(counts, rows.get(name, (0, 0)), strict=True))
         for name, counts in expected.items()
@@ -337,7 +339,7 @@ def _lacking(expected: dict[str, tuple[int, int]], rows: dict[str, tuple[int, in
 
 
 def _by_queue(rows: dict[str, tuple[int, int]]) -> dict[str, int]:
-    """All rows of each queue, of those by shard."""
+    """Sums the rows of shards by queue."""
     found = Counter[str]()
     for name, counts in rows.items():
         found[whole_queue(name)] += sum(counts)

@@ -1,4 +1,5 @@
-"""The claim on an archive, which one process at a time writes. A process that lost its claim ends its Spark jobs."""
+"""The claim on an archive, so that one process at a time writes it. A process that lost its claim cancels its Spark
+jobs."""
 
 import secrets
 import threading
@@ -18,7 +19,7 @@ _HOLD_MS = 60_000
 
 
 class ArchiveClaim:
-    """A claim on the server, by the digest of the archive. `where`: the archive, for messages."""
+    """A claim held on the server, by the digest of the archive. `where`: the name of the archive in messages."""
 
     def __init__(self, spark: SparkSession, broker: Broker, keys: Keys, digest: str, where: str) -> None:
         self._spark = spark
@@ -30,8 +31,8 @@ class ArchiveClaim:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Claims the archive for this process, and renews the claim in the block. Raises UsageError when another
-        process holds it."""
+        """Claims the archive for this process, and renews the claim until the block ends. Raises UsageError when
+        another process holds the claim."""
         if not self._broker.run(archives.hold(self._keys, self._digest, self._name, ttl_ms=_HOLD_MS)):
             raise UsageError(
                 f"another process writes the archive {self._where}; wait until it ends, or a minute if it has died"
@@ -49,7 +50,7 @@ class ArchiveClaim:
                 self._broker.run(archives.let_go(self._keys, self._digest))
 
     def check(self) -> None:
-        """Raises UsageError when another process has the claim by now."""
+        """Raises UsageError when this process no longer holds the claim."""
         if self._broker.run(archives.holder(self._keys, self._digest)) != self._name:
             raise UsageError(
                 f"this process lost its claim on the archive {self._where} to another one, as it did not renew it for "
@@ -57,7 +58,7 @@ class ArchiveClaim:
             )
 
     def cancellable(self) -> AbstractContextManager[None]:
-        """Spark's jobs in the block end, with the error of `check`, when the claim is lost."""
+        """Cancels Spark's jobs in the block when the claim is lost; the block then raises the error of `check`."""
         return cancellable(self._spark, self._name, self.check)
 
     def _keep(self, over: threading.Event) -> None:
@@ -71,10 +72,10 @@ class ArchiveClaim:
 
 @contextmanager
 def cancellable(spark: SparkSession, tag: str, check: Callable[[], None]) -> Iterator[None]:
-    """`_cancel` with this tag ends Spark's jobs in the block, and then `check` raises the reason.
+    """Tags Spark's jobs in the block, so that `_cancel` with this tag ends them; `check` then raises the reason.
 
-    So a process that was suspended in its write does not put what it still found over the files of the one that took
-    its place, which may have deleted tasks since.
+    Prevents a process that was suspended in a write from overwriting the files of its successor, which may have deleted
+    tasks since.
     """
     jobs = _jobs_of(spark)
     jobs.addJobTag(tag) if is_classic(spark) else spark.addTag(tag)
@@ -91,10 +92,10 @@ def cancellable(spark: SparkSession, tag: str, check: Callable[[], None]) -> Ite
 
 
 def _cancel(spark: SparkSession, tag: str) -> None:
-    """Ends Spark's jobs with this tag. Spark forgets it when it comes before its job, so call it again."""
+    """Cancels Spark's running jobs with this tag. Spark ignores a cancellation that precedes its job, so repeat it."""
     _jobs_of(spark).cancelJobsWithTag(tag) if is_classic(spark) else spark.interruptTag(tag)
 
 
 def _jobs_of(spark: Any) -> Any:
-    """The interface of the JVM, as the tags of a classic session do not reach its jobs; nothing under Spark Connect."""
+    """The SparkContext in the JVM, as tags of a classic session do not reach its jobs; None under Spark Connect."""
     return spark.sparkContext._jsc.sc() if is_classic(spark) else None  # noqa: SLF001 - there is no public way

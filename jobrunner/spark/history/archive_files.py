@@ -1,5 +1,5 @@
-"""The files of an archive: history as Parquet, partitioned by day, queue and window of time; tables of a lakehouse are
-in `archive_tables`.
+"""The files of an archive: history as Parquet, partitioned by day, queue and time window. Archives in tables of a
+lakehouse are in `archive_tables`.
 
 `PATH/date=2026-11-20/queue=mail/window=1763600000000-1763686400000/part-….parquet`; a window is [from, to) in Unix
 ms by the server's clock. The rows have the columns of the data source, and the payload as it was stored.
@@ -28,7 +28,7 @@ from jobrunner.spark.station.sink_folders import local_path
 
 _STAGED, _STAGED_S = ".spark-staging-*", 86_400
 _NO_FILES = {"PATH_NOT_FOUND": "it is not there", "UNABLE_TO_INFER_SCHEMA": "no task is in it"}
-"""By Spark's condition."""
+"""Spark's error condition → reason in a message."""
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 _LOCAL = re.compile(r"(?:file:(?://(?=/))?)?/+(.*)", re.DOTALL)
 """A path, `file:/data` or `file:///data`; `file://host/data` has a host."""
@@ -36,23 +36,23 @@ PARTITIONS = ("date", "queue", "window")
 
 
 class FolderArchive:
-    """A folder, or what else Spark can write Parquet to, in which each window has folders of its own."""
+    """An archive in a folder, or at a URL that Spark can write Parquet to. Each window has folders of its own."""
 
     is_atomic = False
-    """Whether a window is there as a whole or not at all."""
+    """Whether a window exists as a whole or not at all."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark, self.where = spark, path
 
     @property
     def identity(self) -> str:
-        """The same for all spellings of one folder of this machine. Hadoop takes a `%20` in a URL as it is written."""
+        """A name that is the same for all spellings of a local folder. Hadoop does not decode a `%20` in a URL."""
         local = _LOCAL.fullmatch(self.where)
         return self.where.rstrip("/") if local is None else str(Path("/" + local[1]).resolve())
 
     def check(self, rows: DataFrame, done: Mapping[str, float]) -> None:
-        """Makes the folder, by writing no rows. Raises InvalidOption for one that cannot be written to, and, when no
-        queue is archived yet (`done`), for one with files that are no archive: nobody could read both together."""
+        """Creates the folder, by writing no rows. Raises InvalidOption for a folder that cannot be written to and, when
+        no queue is archived yet (`done`), for a folder with files of another kind: the mixture could not be read."""
         if not done and (there := self._read()) is not None:
             _check_is_archive(self.where, there, (*NEEDED, *PARTITIONS))
         try:
@@ -61,13 +61,13 @@ class FolderArchive:
             raise self._unusable(error) from error
 
     def write(self, rows: DataFrame, name: str, renew: Callable[[], None], *, adds: bool) -> None:  # noqa: ARG002
-        """Writes rows of the window that they name, over those that are in its folders, or `adds` them. `name`: of this
-        archive and the window; `renew` raises UsageError when another process may write the archive."""
+        """Writes the rows of a window, over the rows in its folders or, with `adds`, in addition. Only tables use
+        `name` and `renew`."""
         self._writer(rows, "append" if adds else "overwrite").parquet(self.where)
 
     def remove_left_overs(self) -> None:
-        """Removes what runs that were killed left of Spark's staging in a folder of this machine, after a day: before,
-        a run that is suspended might go on, which replaces files by those that it staged."""
+        """Removes Spark's staging folders of killed runs from a local folder, when they are a day old: until then, a
+        suspended run might continue and move its staged files into place."""
         before = unix_ms() / 1000 - _STAGED_S
         folder = local_path(self.where)
         for one in [] if folder is None else folder.glob(_STAGED):
@@ -76,13 +76,13 @@ class FolderArchive:
                     shutil.rmtree(one)
 
     def rows(self, window: str) -> DataFrame | None:
-        """The rows of a window; None when there are no files yet."""
+        """Returns the rows of a window; None when there are no files yet."""
         found = self._read()
         return None if found is None else found.where(F.col("window") == window)
 
     def rows_since(self, firsts: Mapping[str, float]) -> DataFrame | None:
-        """The rows of queues and shards by exact name that ended at an instant of their own or later, Unix ms, of the
-        windows and days that may have some; None when there are no files yet."""
+        """Returns the rows of tasks that ended at `firsts` (Unix ms by exact name of a queue or shard) or later; None
+        when there are no files yet. Reads only windows and days that may have such rows."""
         if (found := self._read()) is None:
             return None
         first = min(firsts.values())
@@ -112,8 +112,8 @@ class FolderArchive:
 
 
 def archive_at(spark: SparkSession, path: str) -> FolderArchive | TableArchive:
-    """The archive in this folder or table. Raises InvalidOption, also for a folder whose name Spark reads as a pattern:
-    what is written there would not be found again."""
+    """Returns the archive in a folder or table. Raises InvalidOption, also for a folder whose name Spark takes for a
+    pattern: rows written there would not be found again."""
     place = place_of(path)
     if not isinstance(place, str):
         return TableArchive(spark, place)
@@ -134,7 +134,7 @@ def read_archive(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> DataFrame:
-    """The tasks of an archive that ended in [since, until), of queues like these patterns and of these jobs.
+    """Reads the tasks of an archive that ended in [since, until), of queues matching these patterns and of these jobs.
 
     `path`: a folder or URL, or the address of a table (`delta:…`, `iceberg:…`). Raises InvalidOption when there is no
     archive, TableError for a table that cannot be read.
@@ -166,8 +166,7 @@ def _in_folder(spark: SparkSession, path: str) -> DataFrame:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turns an error of Spark, which is a page of Java, into InvalidOption: files that are damaged, no archive, a URL
-    that is of no use here."""
+    """Converts an error of Spark, a page of Java, into InvalidOption: damaged files, no archive, an unusable URL."""
     try:
         yield
     except Exception as error:
@@ -191,10 +190,10 @@ _EACH_S = 0.25
 def telling_rows(
     spark: SparkSession, tell: Callable[[int], None] | None, *, of_table: bool = False
 ) -> Iterator[None]:
-    """Calls `tell` from a thread of its own with the number of rows written since the `with` block began; for a table,
+    """Calls `tell` from a background thread with the number of rows written since the `with` block began; for a table,
     whose files Spark's own writer does not write, with the number of rows read.
 
-    Rows of a Spark task count when it ends. Other writes of the session meanwhile count, too. With a session of Spark
+    Rows of a Spark task count when the task ends. Concurrent writes of the session count, too. With a session of Spark
     Connect, `tell` is never called.
     """
     if tell is None or not hasattr(spark, "_jsparkSession"):
@@ -217,7 +216,7 @@ def telling_rows(
 
 
 class _Rows:
-    """Counts rows that stages which were active at some reading have written, or read."""
+    """Counts the rows written, or read, by all stages that were active at a call of `count`."""
 
     def __init__(self, spark: SparkSession, metric: str) -> None:
         self._metric = metric

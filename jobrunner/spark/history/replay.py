@@ -1,7 +1,7 @@
-"""Runs finished tasks again: a part of the history, selected by a SQL expression, goes back into its queues.
+"""Runs finished tasks again: enqueues a part of the history, selected by a SQL expression, into its queues.
 
-Invariant: the id of a new task is derived from that of the old one, the name of the replay and the shard it enters, so
-a replay that is run again after a crash, under the same name and with as many partitions, adds only what is missing.
+Invariant: the id of a new task is derived from the id of the old task, the name of the replay and the target shard. So
+a replay that is repeated after a crash, under the same name and with as many shards, adds only the missing tasks.
 """
 
 import os
@@ -57,7 +57,8 @@ class Replayed:
 
 
 def select(history: DataFrame, where: str) -> DataFrame:
-    """The tasks for which a SQL expression is true, each once, as it ended last; `payload` is text in the expression.
+    """Selects the tasks for which a SQL expression is true, each once, in its last end; `payload` is text in the
+    expression.
 
     Raises InvalidOption for an expression that Spark does not understand.
     """
@@ -68,7 +69,7 @@ def select(history: DataFrame, where: str) -> DataFrame:
         columns = ", ".join(name for name in history.columns if name not in ("date", "queue", "window"))
         reason = first_line(error).partition("SQLSTATE")[0].strip()
         raise InvalidOption(f"--where {where!r}: {reason} Columns are {columns}") from error
-    except Exception as error:  # what Spark cannot parse is an error of its own kind in each of its clients
+    except Exception as error:  # for a syntax error, each client of Spark raises another class
         raise InvalidOption(f"--where {where!r} is no SQL expression: {str(error).strip().splitlines()[0]}") from error
     found = found.withColumn("payload", F.col("_raw"))
     last = F.max_by(F.struct(*_NEEDED), "_finished_at").alias("last")
@@ -76,15 +77,15 @@ def select(history: DataFrame, where: str) -> DataFrame:
 
 
 def count(selected: DataFrame) -> dict[str, int]:
-    """How many tasks are selected, by queue."""
+    """Counts the selected tasks by queue."""
     found = selected.groupBy(whole_queue_of("_queue").alias("queue")).count().orderBy("queue")
     return {row["queue"]: row["count"] for row in found.collect()}
 
 
 def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
-    """Adds the selected tasks as new ones, with header `replayed_from`. Returns what was done, by queue.
+    """Enqueues the selected tasks as new tasks, with header `replayed_from`. Returns the counts by queue.
 
-    Raises QueueFull through Spark. Tasks added before it stay; the same replay, run again, adds the rest.
+    Raises QueueFull through Spark. Tasks added before the error stay; the same replay, run again, adds the rest.
     """
     told = selected.mapInArrow(Shipped(partial(_add, run)), "queue string, added long, there long")
     sums = told.groupBy("queue").agg(F.sum("added").alias("added"), F.sum("there").alias("there")).orderBy("queue")
@@ -108,8 +109,8 @@ def _add(run: Replay, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _target_of(row: dict[str, Any], counts: dict[str, ShardCounts]) -> str:
-    """The shard that a task was in, and with a key that of the key. A server on which the queue has fewer shards, as a
-    restored or a second one, would show a task in another shard to no worker."""
+    """The shard to enqueue a task into: that of its partition key, else the shard it was in, if the queue still has it.
+    On a restored or second server the queue may have fewer shards; no worker would take a task from another shard."""
     shard = str(row["_queue"])
     queue = whole_queue(shard)
     if (known := counts[queue]) is UNKNOWN:

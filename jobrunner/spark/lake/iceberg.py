@@ -1,8 +1,8 @@
-"""Tables of Apache Iceberg, by the library `pyiceberg` and a catalog that it knows by name.
+"""Tables of Apache Iceberg, through the library `pyiceberg` and a catalog in its configuration.
 
-Marks are in a property of the table, `jobrunner.batches`, that each commit writes together with its snapshot: as a JSON
-object, batch → [mark, Unix seconds]. So they outlast snapshots that expire. A commit asserts the snapshot that it was
-made for, and so never overwrites marks that another commit wrote since the table was loaded.
+Marks of batches are in the table property `jobrunner.batches`, as a JSON object: batch → [mark, Unix seconds]. Each
+commit writes the property together with its snapshot, so marks outlast expired snapshots. A commit asserts the snapshot
+that it is based on, so it never overwrites marks that another commit wrote since the table was loaded.
 """
 
 import json
@@ -34,7 +34,7 @@ MARKS = "jobrunner.batches"
 _DAY_S = 86_400
 _KEPT_S = KEPT_DAYS * _DAY_S
 _MARKS_BEYOND_A_DAY = 2_000
-"""Marks older than a day that a table keeps: they are in each version of its metadata, some 60 bytes each."""
+"""The most marks older than a day that a table keeps: each version of its metadata has them, some 60 bytes each."""
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 _OWN = ("jobrunner.", "schema.")
 _SMALL = 64 * 2**20
@@ -43,7 +43,7 @@ keep_nulls()
 
 
 class IcebergLake:
-    """One Iceberg table, see LakeTable."""
+    """An Iceberg table, see LakeTable."""
 
     folder = "data/"
     keeps_partitions = True
@@ -67,8 +67,8 @@ class IcebergLake:
             self._loaded = self._catalog.load_table(self._name)
         except NoSuchTableError:
             return False
-        # The library would repeat a commit upon the newest snapshot by itself, without a look at the marks in it. This
-        # changes the copy in memory alone.
+        # pyiceberg would retry a commit on the newest snapshot without a check of its marks. This changes only the copy
+        # in memory.
         self._loaded.metadata.properties.update(_NO_RETRIES)
         return True
 
@@ -135,12 +135,13 @@ class IcebergLake:
         return 0 if snapshot is None else snapshot.snapshot_id
 
     def evolve(self, plan: SchemaPlan) -> bool:
-        """The columns change in the transaction that has the rows."""
+        """Keeps the plan: the transaction that adds the rows changes the columns."""
         self._plan = plan
         return False
 
     def check_new(self, names: Sequence[str]) -> None:
-        """Our data files have no ids of columns, so the values of an older column would come back under its name."""
+        """Raises TableError for a new column with the name of an earlier one, whose values would reappear: data files
+        of sinks have no column ids."""
         before = {one.name for schema in self._table.schemas().values() for one in schema.fields}
         if (mapping := self._table.name_mapping()) is not None:
             current = {one.field_id: one.name for one in self._table.schema().fields}
@@ -173,7 +174,7 @@ class IcebergLake:
         self._commit(transaction)
 
     def only_compaction(self) -> AbstractContextManager[None]:
-        return nullcontext()  # of two commits that replace one file, the catalog refuses the second
+        return nullcontext()  # no lock: of two commits that replace the same file, the catalog refuses the second
 
     def compact(self) -> int:
         table = self._table
@@ -241,7 +242,7 @@ def _about(attempt: WriteAttempt) -> dict[str, str]:
 
 
 def _read_marks(table: Table, address: TableAddress) -> dict[str, list[int]]:
-    """Batch → [mark, Unix seconds]. Raises TableError when another program changed them."""
+    """Reads batch → [mark, Unix seconds]. Raises TableError when another program changed the property."""
     text = table.properties.get(MARKS)
     if not text:
         return {}
@@ -258,7 +259,7 @@ def _read_marks(table: Table, address: TableAddress) -> dict[str, list[int]]:
 
 
 def _with_marks(table: Table, address: TableAddress, new: Mapping[str, int]) -> dict[str, str]:
-    """The property to set: the marks of a table with new ones, without those that are too old. Raises TableError."""
+    """The property to set: the marks of a table and new marks, without expired marks. Raises TableError."""
     there, now = _read_marks(table, address), unix_ms() // 1000
     kept = {batch: one for batch, one in there.items() if now - one[1] < _DAY_S}
     older = [(batch, one) for batch, one in there.items() if _DAY_S <= now - one[1] < _KEPT_S]

@@ -1,8 +1,8 @@
-"""Rows that replace those with their key in an Iceberg table: data files that have such rows are written anew.
+"""Replaces rows of an Iceberg table by key: rewrites the data files that have rows with one of the keys.
 
-Not by `upsert` of the library: for a key of several columns it makes one expression of all keys, which takes minutes
-for thousands of rows, and ends the process beyond some ten thousand; a key whose name has a dot it does not find at
-all. This reads the files whose bounds admit a key, one at a time.
+`upsert` of pyiceberg is not usable: for a key of several columns it builds one expression of all keys, which takes
+minutes for thousands of rows and ends the process beyond some ten thousand. It does not find a key column with a dot in
+its name. This module reads the files whose bounds admit a key, one at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,15 @@ from jobrunner.spark.lake.iceberg_repairs import overwrite
 from jobrunner.spark.lake.row_values import as_key
 
 _LISTED = 200
-"""Up to so many values the library compares each with the bounds of a file."""
+"""The most values of a column that pyiceberg compares one by one with the bounds of a file."""
 _WITHOUT_BOUNDS = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary, pa.types.is_boolean)
-"""NaN is in no order, and the others are not worth it."""
+"""Types whose bounds are not used: NaN has no order, and bounds of the other types are not worth the effort."""
 _ROW = "row"
 
 
 def replace_rows(transaction: Transaction, rows: pa.Table, key: Sequence[str], about: dict[str, str]) -> None:
-    """Adds rows, each key once and without nulls, and removes those that have one of their keys, in one snapshot."""
+    """Adds rows and removes the rows that have one of their keys, in one snapshot. Keys are unique and without nulls.
+    """
     metadata, io = transaction.table_metadata, transaction._table.io  # noqa: SLF001 - as its own methods do
     keys = _numbered(rows, key)
     kept: list[tuple[Any, pa.Table]] = []
@@ -49,7 +50,7 @@ def _files_of(metadata: Any, io: Any, rows: pa.Table) -> Iterator[Any]:
 
 
 def _without(there: pa.Table, keys: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Rows of a file that have none of the keys. Joined by the numbers of rows, as Arrow joins no nested columns."""
+    """Rows of a file that have none of the keys. The join returns row numbers, as Arrow joins no nested columns."""
     numbered = _numbered(there, key)
     names = [name for name in numbered.column_names if name != _ROW]
     same = [keys.column(name).cast(numbered.schema.field(name).type) for name in names]
@@ -58,13 +59,13 @@ def _without(there: pa.Table, keys: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _numbered(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The columns of the key, under names without a meaning, and the number of each row."""
+    """The columns of the key, under neutral names, and the number of each row."""
     columns = [as_key(rows.column(name)) for name in key]
     return pa.table([*columns, pa.array(range(len(rows)))], names=[*(f"key {at}" for at in range(len(key))), _ROW])
 
 
 def _bounds(rows: pa.Table, key: Sequence[str]) -> Any:
-    """An expression that all rows with one of the keys fulfil."""
+    """An expression that is true for all rows with one of the keys."""
     found: Any = AlwaysTrue()
     among: Any = In
     least: Any = GreaterThanOrEqual

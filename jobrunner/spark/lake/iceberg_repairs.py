@@ -1,4 +1,4 @@
-"""Two faults of `pyiceberg`, mended here: it loses nulls, and overlooks a file to delete."""
+"""Workarounds for two faults of `pyiceberg`: it loses nulls, and misses a file to delete."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from pyiceberg.types import ListType, MapType
 
 
 class _WithNulls(library.ArrowProjectionVisitor):
-    """Restores nulls that `pyiceberg` loses: each null list of structs, and null map to structs, that it reads or
-    writes is an empty one behind it, also in rows that a merge or a compaction only copies.
+    """Restores nulls that `pyiceberg` loses: it turns a null list of structs, or null map to structs, into an empty one
+    when it reads or writes, also in rows that a merge or a compaction only copies.
 
-    It builds such an array anew from offsets and values alone. Reading and writing come to it by a name of its module,
-    and have no argument for another one, so the name is given to this class.
+    pyiceberg rebuilds such an array from offsets and values, without the null mask. Its readers and writers look the
+    visitor up by name in their module and take no other visitor as an argument, so `keep_nulls` replaces that name.
     """
 
     def list(self, list_type: ListType, list_array: Any, value_array: Any) -> Any:
@@ -33,21 +33,21 @@ class _WithNulls(library.ArrowProjectionVisitor):
 
 
 def _unsliced(made: Any) -> Any:
-    """The offsets in a buffer of their own: Arrow takes no mask for a part of one."""
+    """The offsets in a separate buffer: Arrow accepts no mask for a slice of a buffer."""
     return pc.add(made.offsets, pa.scalar(0, made.offsets.type))
 
 
 def keep_nulls() -> None:
-    """From now on in this process."""
+    """Makes pyiceberg keep nulls, for the rest of this process."""
     library.ArrowProjectionVisitor = _WithNulls  # type: ignore[misc]
 
 
 def overwrite(transaction: Transaction, about: Mapping[str, str]) -> Any:
-    """A snapshot that adds and deletes data files, as a context manager that commits; `about` is noted in it.
+    """A snapshot that adds and deletes data files, as a context manager that commits. `about`: its properties.
 
-    pyiceberg 0.12 asks one evaluator about all manifests, in several threads, and the evaluator keeps what it was last
-    asked about: it passed over the manifest of a file to delete, and the change failed as if the file was missing.
-    Here each question has an evaluator of its own. Before 0.12 there is none.
+    pyiceberg 0.12 evaluates all manifests with one evaluator in several threads, and the evaluator stores the manifest:
+    it skipped the manifest of a file to delete, and the change failed as if the file was missing. Here each evaluation
+    has its own evaluator. pyiceberg before 0.12 has no evaluator.
     """
     change = transaction.update_snapshot(dict(about)).overwrite()
     build = getattr(change, "_build_manifest_evaluator", None)

@@ -1,9 +1,9 @@
-"""Reading part of a sorted set, page by page, while others change the set, and cutting a set into such parts.
+"""Scans part of a sorted set, page by page, while other clients change the set, and divides a set into such parts.
 
-A part is a range in the order of the set: by score, then by member. Its marks stay where they are when the set changes.
-Invariant: a member that keeps its score from the beginning to the end of the scan is seen exactly once, whatever comes
-and goes around it. Pages are requested by rank, which is cheap at any depth, and overlap by one member: when the first
-member of a page is behind the last one seen, members before it have gone, and the scan steps back.
+A part is a range in the order of the set: by score, then by member. Changes of the set do not move its bounds.
+Invariant: a member that keeps its score from the beginning to the end of the scan is read exactly once, whichever other
+members are added or removed. Pages are requested by rank, which is cheap at any depth, and overlap by one member: when
+the first member of a page is behind the last member read, earlier members were removed, and the scan steps back.
 """
 
 import math
@@ -28,7 +28,8 @@ _STEP_BACK = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRange:
-    """Members behind `after` (None: from the first) up to and including `upto`. `rank`: about where `after` stands."""
+    """Members behind `after` (None: from the first) up to and including `upto`. `rank`: the approximate rank of
+    `after`."""
 
     after: Mark | None
     upto: Mark
@@ -44,7 +45,8 @@ class ScanPage:
 
 
 class SetScan:
-    """One scan. `packed` is the request for the next page, `take` makes a page of its reply, until `ended`."""
+    """A scan of one range. `packed` is the request for the next page, `take` returns the page of its reply, until
+    `ended`."""
 
     def __init__(self, key: bytes, part: ScanRange) -> None:
         self._key = key
@@ -60,8 +62,8 @@ class SetScan:
         return pack(self._words())
 
     def take(self, reply: list[bytes] | Exception, ask: Ask) -> ScanPage:
-        """The page of a reply; empty only at the end. `ask` sends a command when the scan has to step back. Raises
-        ServerRefused for the reply of a key that is no set."""
+        """Returns the page of a reply; empty only at the end. `ask` sends a command when the scan has to step back.
+        Raises ServerRefused for the reply of a key that is no sorted set."""
         step = _STEP_BACK
         while True:
             if isinstance(reply, Exception):
@@ -105,7 +107,7 @@ class SetScan:
 
 
 class _Positions:
-    """A page as a sequence of marks, each made on access."""
+    """A page as a sequence of marks, each created on access."""
 
     def __init__(self, ids: list[bytes], scores: list[bytes]) -> None:
         self._ids, self._scores = ids, scores
@@ -118,7 +120,7 @@ class _Positions:
 
 
 class QueueSlice(InputPartition):
-    """One part of one set of a queue."""
+    """A part of one sorted set of a queue."""
 
     def __init__(self, queue: str, state: str, part: ScanRange) -> None:
         super().__init__((queue, state, part.rank))
@@ -126,19 +128,19 @@ class QueueSlice(InputPartition):
         self.state = state
         self.part = part
         self.is_whole = False
-        """For a stream: whether an entry without its hash is an error."""
+        """Whether an entry without its hash is an error, for a stream."""
         self.is_open = False
-        """Whether it goes on to the end of the set as it stands when the slice is read."""
+        """Whether the slice extends to the end of the set at the time of the read."""
         self.planned: frozenset[tuple[str, str]] | None = None
-        """Of one slice of a plan: the queues and states that have slices. Its reader reads all others, too."""
+        """For one slice of a plan: the queues and states that have slices. Its reader reads all others, too."""
 
     @property
     def begins(self) -> float:
-        """The score from which on its entries are."""
+        """The lowest score of its entries."""
         return -math.inf if self.part.after is None else self.part.after[0]
 
     def up_to_the_end(self, broker: Broker, key: bytes) -> ScanRange:
-        """Its range as it is to be read now."""
+        """The range to read now; that of an open slice extends to the current end of the set."""
         last = broker.run(_mark(key, -1)) if self.is_open else None
         return self.part if last is None else replace(self.part, upto=max(self.part.upto, last))
 
@@ -152,7 +154,7 @@ class ScoreSpan:
     end: float | None = None
 
     def narrowed(self, first: float | None, last: float | None) -> "ScoreSpan":
-        """The part of it between two scores."""
+        """The part of the span between two scores."""
         return ScoreSpan(
             first=self.first if first is None else max(self.first, first),
             last=self.last if last is None else min(self.last, last),
@@ -161,29 +163,30 @@ class ScoreSpan:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has no end."""
+        """Whether the span has no end."""
         return self.last == math.inf and self.end is None
 
     @property
     def limit(self) -> Mark:
-        """The position in front of which its members are."""
+        """The position before which all its members are."""
         return (math.nextafter(self.last, math.inf) if self.end is None else self.end), b""
 
     @property
     def lower(self) -> bytes:
-        """As an argument of a sorted-set command."""
+        """The lower bound, as an argument of a sorted-set command."""
         return _word(self.first)
 
     @property
     def upper(self) -> bytes:
-        """As an argument of a sorted-set command."""
+        """The upper bound, as an argument of a sorted-set command."""
         return _word(self.last) if self.end is None else b"(" + _word(self.end)
 
 
 def slices_of(broker: Broker, keys: QueueKeys, state: str, span: ScoreSpan, rows: int) -> list[QueueSlice]:
-    """Slices of about `rows` items of one state, as it stands now. Costs the server a command for each slice.
+    """Divides the current items of one state into slices of about `rows` items. Sends one command for each slice.
 
-    Together they cover the span whatever leaves the set meanwhile: ranks, which shift then, place inner borders alone.
+    Together the slices cover the span, even if items leave the set meanwhile: ranks, which then shift, determine only
+    the inner borders.
     """
     key = getattr(keys, state)
     before, count = broker.run_many(

@@ -1,6 +1,6 @@
-"""Reports failed batches by the verdict on them: they fail, are split, or are handed back, and the station may pause.
+"""Reports failed batches by their verdict: a batch fails, is split or is handed back, and the station may pause.
 
-Invariant: while everything fails with the same error, the station stops with the reason until a batch succeeds.
+Invariant: while all batches fail with the same error, the station stops with the reason until a batch succeeds.
 """
 
 import threading
@@ -45,21 +45,21 @@ _LONGEST_OUTAGE_S = 10.0
 """Longest pause while the server answers but takes no rows, for example because it is full. Short, as other batches of
 the station wait meanwhile."""
 _AGAIN_S = 0.2
-"""Pause before a report is sent again that met an outage."""
+"""Pause before a report that met an outage is sent again."""
 _BEHIND_PAUSE = 1.5
-"""A batch that is handed back is due so many pauses later, so that another one runs in between: when that succeeds the
-function works, and the next error counts."""
+"""A batch that is handed back is due after this many pauses, so that another batch runs in between: if that batch
+succeeds, the function works, and the next error counts."""
 _REFUSED = f"{ServerRefused.__name__}: "
 _log = SafeLogger("jobrunner.spark")
 T = TypeVar("T")
 _OUTCOMES: Mapping[str, BatchOutcome] = {"again": "failed", "split": "split", "dead": "dead"}
-"""By what `BatchLease.fail` answers."""
+"""Result of `BatchLease.fail` → outcome."""
 
 
 class CircuitBreaker:
-    """Counts failures in a row; the first `patient_with` of them cost no pause, later ones a growing one.
+    """Counts failures in a row. The first `patient_with` failures cost no pause, later failures a growing pause.
 
-    While everything fails, the items are not to blame, and splitting their batches until they are dead would lose good
+    While all batches fail, the items are not to blame, and splitting their batches until they are dead would lose good
     items.
     """
 
@@ -80,7 +80,7 @@ class CircuitBreaker:
 
 
 class StationPauses:
-    """The pauses of one station: behind failures in a row, and in an outage. Not safe in several threads at once."""
+    """The pauses of one station: after failures in a row, and in an outage. Not thread-safe."""
 
     def __init__(self) -> None:
         self._breaker = CircuitBreaker()
@@ -93,24 +93,25 @@ class StationPauses:
         return self._until - monotonic()
 
     def end(self) -> None:
-        """A batch succeeded."""
+        """Ends pauses and rows of failures: a batch succeeded."""
         self._breaker.succeeded()
         self._outages.succeeded()
         self._until = 0.0
 
     def after(self, pause: Pause, began: float) -> float:
-        """Seconds to pause behind a failure that began then."""
+        """Seconds to pause after a failure of an attempt that began at `began` (monotonic clock)."""
         if pause is Pause.NONE:
             return 0.0
         self._breaker.patient_with = 0 if pause is Pause.STATION_AT_ONCE else PATIENT_WITH
         return self._breaker.failed() if pause is Pause.BATCH else self._begin(began, self._breaker)
 
     def after_outage(self, began: float) -> float:
-        """The same behind an outage: the second in a row begins a pause."""
+        """Seconds to pause after an outage: the second in a row begins a pause."""
         return self._begin(began, self._outages)
 
     def _begin(self, began: float, breaker: CircuitBreaker) -> float:
-        """Batches that ran beside the one whose failure began the pause do not make it longer."""
+        """Begins a pause, or returns the rest of the current one: failures of batches that were already running when it
+        began do not extend it."""
         now = monotonic()
         if began < self._until and now < self._until:
             return self._until - now
@@ -120,11 +121,11 @@ class StationPauses:
 
 
 class BatchFailures:
-    """Reports the failed batches of one station, and pauses the station while batch after batch fails. Safe in several
-    threads, which run batches of the station beside each other.
+    """Reports the failed batches of one station, and pauses the station while batch after batch fails. Thread-safe:
+    several threads run batches of the station concurrently.
 
     `stopping` cuts pauses short and hands batches back uncounted; `over` ends reports that wait for the server.
-    `failure` is set when this process cannot go on: the worker replaces it.
+    `failure` is set when this process cannot go on: the worker then replaces the process.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class BatchFailures:
     ) -> None:  # fmt: skip
         self.failure: BaseException | None = None
         self.reason: str | None = None
-        """The error for which the station stops, as no item is to blame; None while it works."""
+        """The error for which the station has stopped, as no item is to blame; None while the station works."""
         self._stops_by = ""
         self._station = station
         self._broker = broker
@@ -148,7 +149,7 @@ class BatchFailures:
         self._pauses = StationPauses()
 
     def succeeded(self) -> None:
-        """The function made the rows of a batch, which was decided: failures are no longer in a row."""
+        """Ends the row of failures, after a batch was decided with the rows of the function."""
         with self._lock:
             self._history.succeeded()
             self._refusals.succeeded()
@@ -159,7 +160,7 @@ class BatchFailures:
             _log.info("station goes on", queue=self._station.queue)
 
     def report(self, send: Callable[[], T]) -> T:
-        """Returns what `send` returns. It is called again while there is an outage and the lease may last: a lease that
+        """Calls `send` and returns its result. Repeats the call in an outage while the lease may last: a lease that
         ends without a report counts against the items."""
         ends = monotonic() + self._station.lease
         while True:
@@ -170,18 +171,18 @@ class BatchFailures:
                     raise
 
     def cause_of(self, spark: SparkSession, lease: BatchLease, error: BaseException) -> Cause:
-        """Which side caused the error of an attempt. It may ask Spark by a job, which waits for those of other batches:
-        the lease must be renewed meanwhile."""
+        """Returns the side that caused the error of an attempt. May run a Spark job, which waits for the jobs of other
+        batches: the lease must be renewed meanwhile."""
         if isinstance(error, (Snooze, Retry)) and error.delay_s is not None:
-            return Cause.ITEMS  # the function said what to do
+            return Cause.ITEMS  # the function asked for a later attempt
         title = f"{title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)}: check that Spark is alive"
         return cause_of(error, spark, title, group_of_batch(lease.id, lease.epoch))
 
     def set_back(
         self, spark: SparkSession, lease: BatchLease, error: BaseException, cause: Cause, run_s: float
     ) -> tuple[BatchOutcome, str]:
-        """Reports a batch whose attempt raised `error` after `run_s` seconds, for this `cause`: handed back, or counted
-        as failed. Returns the outcome and the error in one line. `wait_out_pause` comes before the next batch."""
+        """Reports a batch whose attempt raised `error` after `run_s` seconds, for this `cause`: hands it back or counts
+        a failure. Returns the outcome and the error in one line. Call `wait_out_pause` before the next batch."""
         if isinstance(error, (Snooze, Retry)) and (delay_s := error.delay_s) is not None:
             return self._release(lease, delay_s), error_line(error)
         if cause is Cause.ENGINE:
@@ -203,15 +204,15 @@ class BatchFailures:
             self.give_up(error)
         if blame is Blame.SEARCH:
             return self._divide(lease, line), line
-        return self._release(lease, _behind(pause_s) if is_refusal else 0.0), line  # others first, if it is of one row
+        return self._release(lease, _behind(pause_s) if is_refusal else 0.0), line  # later if a row may be to blame
 
     def give_up(self, error: BaseException) -> None:
-        """Notes an error that this process does not survive."""
+        """Records an error after which this process cannot go on."""
         _log.error("station cannot go on", queue=self._station.queue, error=error_line(error))
         self.failure = error
 
     def wait_out_pause(self) -> None:
-        """Waits until the pause of the station is over, which a failure began. Nothing is held meanwhile."""
+        """Waits until the pause that a failure began is over. The station holds no batch meanwhile."""
         if (left := self._pauses.left_s) > 0:
             self.stopping.wait(left)
 
@@ -222,8 +223,8 @@ class BatchFailures:
             return self._refusals.refused(lease.root, lease.size, takes_rows=takes, few_are_left=few_are_left)
 
     def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> float:
-        """Begins a pause at the second outage in a row, and returns its seconds. A server that is full, or refuses
-        single commands, hands the batch out again at once, and nothing else would hold the station up."""
+        """Begins a pause at the second outage in a row, and returns its seconds. Without it, a server that is full or
+        refuses single commands would hand the batch out again and again without a delay."""
         pause_s = 0.0
         if cause is Cause.OUTAGE and not self.stopping.is_set():
             with self._lock:
@@ -242,7 +243,7 @@ class BatchFailures:
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float
     ) -> tuple[BatchOutcome, str]:
         is_never = is_never_of_items(error)
-        may_pass = is_never or cause is Cause.ITEMS  # what works elsewhere, or at another time, proves nothing
+        may_pass = is_never or cause is Cause.ITEMS  # a success elsewhere, or at another time, proves nothing
         failed = FailedBatch(
             cause=cause, size=lease.size,
             is_final=cause is not Cause.CODE and self.report(partial(self._is_final, lease, cause)),
@@ -269,7 +270,7 @@ class BatchFailures:
         return self._release(lease, _behind(pause_s)), told
 
     def _stops(self, reason: str, error: str) -> bool:
-        """Notes the reason of a stop. Returns whether it is another `error` than that of the batch before."""
+        """Records the reason of a stop. Returns whether `error` differs from the error of the previous stop."""
         is_new = self.reason is None or error != self._stops_by
         self.reason, self._stops_by = reason, error
         return is_new
@@ -279,7 +280,7 @@ class BatchFailures:
         return is_last and not self._few_are_left()
 
     def _few_are_left(self) -> bool:
-        """Whether there is no other item that will show that the function works: then these are to blame."""
+        """Whether the queue has no other items that could show that the function works: then these are to blame."""
         waiting, pending, _ = self._broker.run_many(queues.coming(self._keys, until_ms=0))
         return not waiting and pending <= PATIENT_WITH
 
@@ -295,9 +296,9 @@ class BatchFailures:
         return "failed" if cause is Cause.ITEMS else "poison" if self._station.quarantine else "blamed"
 
     def _lost(self, lease: BatchLease, line: str) -> BatchOutcome:
-        """Leaves a batch to its other holder. There is none where a sink refuses it because the server forgot that it
-        was split, or how often it was handed out: the batch is split again, as the sink knows its parts. Its lease
-        would end without a report again and again, until all its items had used up their attempts."""
+        """Leaves a batch to its other holder. It has none when a sink refuses the batch because the server forgot that
+        the batch was split, or its epoch: then the batch is split again, as the sink knows its parts. Otherwise its
+        lease would end without a report again and again, until its items had used up their attempts."""
         if lease.size > 1:
             with suppress(BatchLost):
                 outcome = self._divide(lease, line)
@@ -307,11 +308,11 @@ class BatchFailures:
         return "lost"
 
     def _divide(self, lease: BatchLease, line: str) -> BatchOutcome:
-        """Splits a batch with no failure counted."""
+        """Splits a batch without counting a failure."""
         return _OUTCOMES[self.report(partial(lease.fail, line, delay_s=0, fate="divided"))]
 
     def _release(self, lease: BatchLease, delay_s: float) -> BatchOutcome:
-        """Hands a batch back with no failure counted, due again after `delay_s` seconds."""
+        """Hands a batch back without counting a failure, due again after `delay_s` seconds."""
         self.report(partial(lease.release, delay_s=delay_s))
         return "released"
 
@@ -320,7 +321,7 @@ class BatchFailures:
 
 
 def _line_of(error: BaseException) -> str:
-    """The error in one line, with a hint for a view that the function has registered on another session."""
+    """The error in one line, with a hint when the function registered a view on another session."""
     line = error_line(error)
     if isinstance(error, AnalysisException) and error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
         line += "; a view that the function registers is known to df.sparkSession.sql(...) alone"

@@ -1,7 +1,7 @@
-"""One batch at a Spark station, from its members to the decision. Each step can be called by itself.
+"""An attempt at a batch of a Spark station, from its members to the decision. Each step can be called separately.
 
-Invariants: no row is visible before the decision; a batch that is decided was checked as a whole, so each of its
-members is accounted for once.
+Invariants: no row is visible before the decision; a decided batch was checked as a whole, so each of its members is
+accounted for once.
 """
 
 from collections.abc import Sequence
@@ -51,24 +51,25 @@ from jobrunner.spark.station.staging import (
 )
 
 _NAMED = 3
-"""Items that an error about many names."""
+"""The most items that an error message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StationPlan:
-    """The values that all batches of a station share."""
+    """Values shared by all batches of a station."""
 
     station: SparkStation
     shape: PayloadShape
     rules: RowRules
     rest: str
-    """The outcome of items that no row names."""
+    """The outcome of items without a row."""
     url: str = field(repr=False)
     prefix: str
 
 
 def plan_of(station: SparkStation, client: Client) -> StationPlan:
-    """Needs a session. Raises InvalidOption that names the column of the schema, also of a station within a chain."""
+    """Builds the plan of a station; needs a session. Raises InvalidOption, which names the column of the schema, also
+    for a station within a chain."""
     if isinstance(station.function, StationChain):
         for queue, one in station.function.spark.items():
             shape_of(one.schema, queue)
@@ -85,16 +86,16 @@ def plan_of(station: SparkStation, client: Client) -> StationPlan:
 class BatchRun:
     """One attempt at one batch. Its steps:
 
-    1. `stage` lets the function make rows of the members, and Spark stage them, checked;
-    2. `check` counts what Spark's counted attempts staged;
-    3. `decide` makes it happen.
+    1. `stage` calls the function with the members; Spark checks and stages its rows;
+    2. `check` counts the rows staged by the attempts that Spark counts;
+    3. `decide` applies the staged rows.
     """
 
     def __init__(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
         self.lease = lease
         self.staged: list[StagedRows] = []
         self.commit_s = 0.0
-        """How long the decision took."""
+        """Seconds that the decision took."""
         self._server = ""
         self._written: list[int] = []
         self._spark = spark
@@ -102,8 +103,8 @@ class BatchRun:
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
 
     def run(self) -> int:
-        """All steps; returns how many rows go to other queues, or were written by the writers of this package that a
-        sink called, as far as Spark did not write them. Raises what the function raised, and what Spark did."""
+        """Runs all steps. Returns the number of rows that go to other queues, or that a sink wrote by writers of this
+        package, without rows that Spark wrote. Raises the errors of the function and of Spark."""
         self.stage()
         self.check()
         began = monotonic()
@@ -112,7 +113,7 @@ class BatchRun:
         return sum(one.rows for one in self.staged if not one.nonce.startswith(ERRORS)) + sum(self._written)
 
     def stage(self) -> None:
-        """The function, and the rows it makes. Raises PipelineError that names column and item."""
+        """Calls the function and stages its rows. Raises PipelineError, which names column and item."""
         station, lease = self._plan.station, self.lease
         self.note_server()
         lease.settle_size()
@@ -135,11 +136,11 @@ class BatchRun:
         self.staged = [StagedRows(row["nonce"], row["rows"], bytes(row["digests"])) for row in staging.collect()]
 
     def note_server(self) -> None:
-        """Notes which server is asked, before anything is staged on it."""
+        """Records the run id of the server, before rows are staged on it."""
         self._server = self._broker.run(run_id(self._keys.batches))
 
     def _call_sink(self, df: DataFrame, access: BatchConnections) -> None:
-        """Calls the function, and again for rows that a path lacks: then without those whose errors were set aside."""
+        """Calls the sink's function; again, without some members, for paths that have their rows (see `LeftOut`)."""
         lease = self.lease
         batch = SinkBatch(
             id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
@@ -152,7 +153,7 @@ class BatchRun:
             self._run_sink(without_members(df, batch.left_out.members), batch, access, told)
         came_before = lease.epoch > 1 or lease.root != lease.id or batch.left_out.are_some_there
         if came_before and lease.size > THROUGH_DRIVER:
-            # A sink that finds its rows written reads none, and payloads that do not fit would end as succeeded.
+            # A sink whose rows are already written reads none, and items with misfit payloads would end as succeeded.
             df.count()
 
     def _run_sink(self, df: DataFrame, batch: SinkBatch, access: BatchConnections, told: set[str]) -> None:
@@ -162,7 +163,7 @@ class BatchRun:
             check_sink(station.queue, steered(station.function(df, self._spark, one)))
 
     def check(self) -> None:
-        """Raises PipelineError for an item with several rows, or one without when none may be missing."""
+        """Raises PipelineError for an item with several rows, or without a row, where the station forbids that."""
         named = np.frombuffer(b"".join(one.digests for one in self.staged), np.uint64)
         found, counts = np.unique(named, return_counts=True)
         if not self._plan.rules.fan_out and not self._plan.station.is_sink and len(found) < len(named):
@@ -171,15 +172,15 @@ class BatchRun:
             self._check_none_missing(found)
 
     def decide(self) -> None:
-        """Decides the batch: from here on its rows are applied. Raises BatchLost, and ServerRefused when a restart or a
+        """Decides the batch: the server then applies its rows. Raises BatchLost, and ServerRefused when a restart or a
         failover may have lost rows."""
         staged = sorted(self.staged, key=lambda one: not one.nonce.startswith(ERRORS))
         rows = {one.nonce: one.rows for one in staged} | self._misfits()
         self.lease.decide(rows, rest=self._plan.rest, max_hops=self._plan.station.link.max_hops)
 
     def _misfits(self) -> dict[str, int]:
-        """Staging keys of payloads that do not fit, with how many rows they have, of any attempt: whether a payload
-        fits does not depend on the attempt. Only the server knows them, so it must still be the same one."""
+        """Nonces of staged payloads that do not fit, with their row counts, from any attempt: whether a payload fits
+        does not depend on the attempt. Only the server has them, so it must not have restarted or failed over."""
         broker, keys, lease = self._broker, self._keys, self.lease
         found = nonces(keys, lease.id, lease.epoch, prefix=MISFITS)
         server, names = broker.run_many([run_id(keys.batches), found])
@@ -219,7 +220,7 @@ class BatchRun:
 
 
 class SetAside:
-    """Stages the rows of a sink that have errors, before the others are written. The frame is kept until the `with`
+    """Stages a sink's rows with errors, before the other rows are written. The frame is persisted until the `with`
     block ends, so that rows are computed once.
 
     Invariant: a row is written or staged, never both and never neither, also when it is computed again with another
@@ -240,12 +241,12 @@ class SetAside:
 
     def __exit__(self, *_: object) -> None:
         for kept in self._kept:
-            with suppress(Exception):  # the engine is gone, and the frame with it
+            with suppress(Exception):  # Spark has ended, and the frame with it
                 kept.unpersist()
 
     def quarantine(self, df: DataFrame) -> DataFrame:
-        """The rows of `df` without errors, after those with errors were staged, and without other rows of their items.
-        Raises StationError for errors without an _id."""
+        """Stages the rows of `df` with errors. Returns the other rows, without rows of the same items. Raises
+        StationError for errors without an _id."""
         rows = fold_errors(df)
         if ERROR not in rows.columns:
             return self._without_dead(rows)
@@ -269,7 +270,7 @@ class SetAside:
         return rows.where(F.when(F.col(ERROR).isNull(), True).otherwise(changed.cast("boolean"))).drop(ERROR)
 
     def _without_dead(self, rows: DataFrame) -> DataFrame:
-        """The rows of the items whose errors are not staged, as far as rows name their items."""
+        """The rows without items whose errors are staged; all rows when they have no item ids."""
         if not self._told or dict(rows.dtypes).get(ID) != "string":
             return rows
         ids = rows.sparkSession.createDataFrame(pa.table({ID: sorted(self._told)}))

@@ -1,8 +1,8 @@
-"""Writing the batch of a sink so that each row is there once, whichever process died, or lived too long, on the way.
+"""Writes the batch of a sink so that each row is there once, also when processes die or continue after their lease.
 
-Invariants: two attempts at one batch never write to the same folder, and only the attempt that holds its lease changes
-what readers see. Folders of attempts that are not in place have names that readers pass over: Spark's readers skip
-names that begin with `_`, unless there is a `=` in them.
+Invariants: two attempts at one batch never write to the same folder, and only the attempt that holds the lease changes
+the files that readers see. Folders of unfinished attempts have names that readers skip: Spark's readers skip names that
+begin with `_`, unless they contain a `=`.
 """
 
 import errno
@@ -46,15 +46,14 @@ _LONGEST_NAME = 255
 _FOLDER_OF_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SHOWN = 40
 _QUERY = "_query"
-"""A file in the folder of a micro-batch that says which query wrote it; readers pass over it."""
+"""A file in the folder of a micro-batch with the id of the query that wrote it; readers skip it."""
 _FAULTS = re.compile(
     "|".join([*map(os.strerror, (
         errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.ENOTCONN,
     )), _NO_FOLDER])
 )  # fmt: skip
-"""Texts of the system that errors of Python and of Java contain: disk full, read-only file system, no permission, a
-disk that fails, a mounted file system that is away. Of a folder that cannot be made, Hadoop says no more than its name.
-"""
+"""Texts of the operating system in errors of Python and Java: disk full, read-only file system, no permission, failing
+disk, unavailable mount. For a folder that cannot be created, Hadoop's error has only the name of the folder."""
 
 
 def write_batch(
@@ -69,11 +68,11 @@ def write_batch(
 ) -> None:
     """Writes the rows to the folder `path/batch=<id>`, replacing the rows of an earlier attempt.
 
-    They are written to a folder of this attempt, which readers skip, and become visible by renaming it if the lease is
-    still held then: raises BatchLost. Rows that the batch wrote before it was split are removed.
+    The rows are written to a folder of this attempt, which readers skip. A rename makes them visible if the lease is
+    still held; else BatchLost is raised. Rows that the batch wrote before it was split are removed.
     `spark.read.parquet(path)` reads all batches, with a column `batch`. `partition_by` names columns whose values are
-    folders below that. `files`: most files of each of these values; None: one for each Spark task. `path` is local or a
-    URL that Spark knows; a URL under Spark Connect is written to in place.
+    subfolders. `files`: the most files per partition; None: one for each Spark task. `path` is local or a URL that
+    Spark knows; under Spark Connect, rows are written to a URL in place.
     Call it once for a path: a second call in one attempt would replace the rows of the first, and raises StationError.
     Call it last in a sink: an error after it leaves the rows there. Rows with errors are not written, and their items
     are dead with the error. Raises PipelineError, and MicroBatchChanged for a number that another checkpoint wrote.
@@ -95,7 +94,7 @@ def write_batch(
     df = _without_name_of_null(batch.quarantine(df), path, partition_by)
 
     def save(rows: DataFrame, name: str) -> None:
-        # A session may be set to overwrite only partitions it writes to: then those of an earlier attempt stayed.
+        # A session may be set to overwrite only the partitions of the new rows: those of an earlier attempt would stay.
         writer = _in_files(rows, batch, partition_by, files).write.option("partitionOverwriteMode", "static")
         writer.mode("overwrite").partitionBy(*partition_by).format(source).options(**options).save(f"{path}/{name}")
 
@@ -109,7 +108,7 @@ def write_batch(
 
 
 def _without_name_of_null(df: DataFrame, path: str, partition_by: Sequence[str]) -> DataFrame:
-    """The rows, of which one fails that would be in the folder of null, and be read as null."""
+    """The rows, with an error for a partition value that would go to the folder of null and be read as null."""
     as_spark = str if conf_of(df.sparkSession, "spark.sql.caseSensitive") == "true" else str.lower
     texts = {as_spark(one.name) for one in df.schema.fields if isinstance(one.dataType, StringType)}
     for name in [one for one in partition_by if as_spark(one) in texts]:
@@ -126,7 +125,7 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
     if not isinstance(files, int) or isinstance(files, bool) or files < 1:
         raise InvalidOption(f"files={describe(files)}: give the most files of one partition, 1 or more, or None")
     is_small = batch.size <= THROUGH_DRIVER and not batch.may_repeat  # the size of a micro-batch is not known
-    if files == 1 and (batch.is_kept or is_small):  # no work in front is left to share
+    if files == 1 and (batch.is_kept or is_small):  # no work before the write is left to share
         return df.coalesce(1)
     columns = [F.col(quoted(name)) for name in partition_by]
     if not columns:
@@ -137,12 +136,12 @@ def _in_files(df: DataFrame, batch: SinkBatch, partition_by: Sequence[str], file
 def write_folder(
     folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None], *, query: str = ""
 ) -> None:  # fmt: skip
-    """The same for rows that `save` writes to the folder of that name in `folders`, which are those at `root`. `query`
-    is the id of the streaming query whose micro-batch it is, if that is known.
+    """As `write_batch`, for rows that `save` writes to the folder of the passed name in `folders`, the folders at
+    `root`. `query` is the id of the streaming query of a micro-batch, if it is known.
 
-    Raises FolderError for a disk that takes no file, and for whatever else a file system refuses before and behind
-    `save`: no item is to blame for it. Raises PipelineError for a value that no folder can be named after: only its
-    item is.
+    Raises FolderError for a disk that takes no file, and for other errors of the file system before and after `save`:
+    no item is to blame. Raises PipelineError for a value that cannot be the name of a folder: only its item is to
+    blame.
     """
     is_of_rows = False
 
@@ -163,7 +162,8 @@ def write_folder(
 
 
 def _nameless_value(error: Exception) -> str:
-    """The column and the value, where that is the reason why Hadoop could not make a folder; it gives none."""
+    """The column and the value, if the value is why Hadoop could not create a folder ('' otherwise). Hadoop's error has
+    no reason."""
     found = None if isinstance(error, JobrunnerError) else _FOLDER_OF_VALUE.search(text_of(error))
     for name in [] if found is None else found["folder"].split("/"):
         column, _, value = name.partition("=")
@@ -175,10 +175,10 @@ def _nameless_value(error: Exception) -> str:
 
 
 def _fault_of_disk(error: Exception) -> str:
-    """The words of the system, without the name of a file: an error that all batches have is to look the same."""
+    """The text of the operating system, without the name of a file: one error must be the same text for all batches."""
     if isinstance(error, JobrunnerError) or is_of_python_task(error):
         return ""
-    if isinstance(error, (FileExistsError, NotADirectoryError)):  # the system may name a folder below what is wrong
+    if isinstance(error, (FileExistsError, NotADirectoryError)):  # the system may name a folder below the faulty path
         at = Path(error.filename)
         there = next(one for one in (at, *at.parents) if one.is_symlink() or one.exists())
         return f"{there} is no folder, or a link to one that is away"
@@ -189,8 +189,8 @@ def _fault_of_disk(error: Exception) -> str:
 
 
 def _fault_of_system(error: Exception, *, is_of_rows: bool) -> str:
-    """The words of a file system about folders and small files, which come before and behind the rows: as of a store
-    that is away, or refuses the login."""
+    """The text of a file system's error about folders and small files, before and after the rows: for example, a store
+    is unavailable or refuses the login."""
     if is_of_rows or isinstance(error, JobrunnerError):
         return ""
     return (isinstance(error, OSError) and error.strerror) or error_line(error)
@@ -200,8 +200,8 @@ def _write_folder(
     folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None], query: str
 ) -> None:  # fmt: skip
     records = _records(folders, batch, root)
-    # Also for rows that are merged: the server may have forgotten some of their items, and knows a batch that is done
-    # by its id alone.
+    # Noted also when the rows are merged: the server may have forgotten some of their items, and it knows only the id
+    # of a batch that is done.
     there = None if records is None else records.note()
     came_before = batch.epoch > 1 or bool(batch.supersedes) or batch.may_repeat
     if came_before and Merges(folders).has((batch.id, *batch.supersedes)):
@@ -233,13 +233,14 @@ def _write_folder(
 
 
 def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | None:
-    """The sink's own record of its batches; None in a test of a sink, which has no server to compare it with."""
+    """The sink's own record of its batches; None in a test of a sink, which has no server to compare the record with.
+    """
     if batch.lease is None:
         return None
 
     def settle(noted_id: str) -> bool:
         batch_id = batch.named(noted_id)
-        # An attempt that was checked has written its folder, so without it the last rename fails.
+        # An attempt that passed `check` has written its folder: with the folder removed, its last rename fails.
         for name in _beginning_with(folders.names(), _attempts_at(batch_id)):
             _remove_at_once(folders, name, batch_id)
         return folders.exists(folder_of(batch_id)) or Merges(folders).has([batch_id])  # in this order
@@ -248,8 +249,8 @@ def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | Non
 
 
 def _put_in_place(folders: Folders, batch_id: str, own: str) -> None:
-    """Replaces the rows of an earlier attempt. An attempt that was suspended meanwhile finds its own folder gone, and
-    the rows of the newer attempt, which removed it, stay."""
+    """Puts the folder of an attempt in place of that of an earlier attempt. A suspended attempt finds its own folder
+    gone, and the rows of the newer attempt, which removed that folder, stay."""
     place = folder_of(batch_id)
     if folders.place(own, place):
         return
@@ -265,7 +266,7 @@ def _put_in_place(folders: Folders, batch_id: str, own: str) -> None:
 
 
 def _put_in_place_again(folders: Folders, batch: SinkBatch, own: str) -> None:
-    """The same for a batch whose rows, or those of the whole, may be in a merge by now."""
+    """As `_put_in_place`, for a batch whose rows, or those of the whole batch, may be in a merge by now."""
     merges, names = Merges(folders), (batch.id, *batch.supersedes)
     merges.refuse(names)
     if merges.has(names):
@@ -273,13 +274,13 @@ def _put_in_place_again(folders: Folders, batch: SinkBatch, own: str) -> None:
         return
     _put_in_place(folders, batch.id, own)
     merges.refuse(names)
-    if merges.has(names):  # decided since, where there are no locks
+    if merges.has(names):  # decided meanwhile, on a file system without locks
         _remove_at_once(folders, folder_of(batch.id), batch.id)
 
 
 def _hide(folders: Folders, name: str, batch_id: str) -> str:
-    """Gets a folder out of the way by one rename, so that nobody reads a part of it or puts a part in place. Returns
-    the name that it has then."""
+    """Hides a folder by one rename, so that no process reads a part of it or puts a part in place. Returns the new
+    name."""
     hidden = f"{_removed_of(batch_id)}{secrets.token_hex(8)}"
     folders.move(name, hidden)
     return hidden
@@ -290,8 +291,7 @@ def _remove_at_once(folders: Folders, name: str, batch_id: str) -> None:
 
 
 def _clear(folders: Folders, batch: SinkBatch, own: str) -> None:
-    """Removes folders that can never count again, so that no lease is needed: those of larger batches and of earlier
-    attempts."""
+    """Removes the folders of larger batches and of earlier attempts. Needs no lease, as these can never count again."""
     names = folders.names() if batch.epoch > 1 or batch.supersedes or batch.may_repeat else []
     for larger in batch.supersedes:
         _remove_at_once(folders, folder_of(larger), larger)
@@ -325,5 +325,5 @@ def _removed_of(batch_id: str) -> str:
 
 
 def _hidden(batch_id: str) -> str:
-    """The id as part of a name that readers pass over, so without a `=`."""
+    """The id as part of a name that readers skip, so without a `=`."""
     return as_name(batch_id).replace("%3D", "%253D").replace("=", "%3D")

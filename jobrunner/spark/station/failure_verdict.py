@@ -1,7 +1,7 @@
-"""Whether the items of a failed batch are to blame, by what other batches did, and what the failure costs. No I/O.
+"""Decides from the results of other batches whether the items of a failed batch are to blame, and what follows. No I/O.
 
-Invariant: an item dies only of an error that others do not have. While everything fails with the same error, no failure
-is the last one of an item, and after the first few none counts at all.
+Invariant: an item dies only of an error that other items do not have. While all batches fail with the same error, no
+failure is the last of an item, and after the first few no failure counts.
 """
 
 import re
@@ -13,12 +13,12 @@ from jobrunner.errors import PayloadTooLarge, PipelineError, UnknownMember
 from jobrunner.spark.failures import Cause
 
 PATIENT_WITH = 5
-"""Failures in a row that a few bad items make among many good ones, as parts that succeed come between."""
+"""The most failures in a row that a few bad items cause among many good items, as parts that succeed come between."""
 _SEARCHED = 32
-"""Failures in a row up to which a batch is split to find out whether any item works: the parts of one path from a large
-batch to single items."""
+"""Failures in a row up to which a batch is split to find an item that works: the parts on one path from a large batch
+to single items."""
 _PROVEN_IN_A_ROW = 64
-"""Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be neighbours, but
+"""Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be adjacent, but
 many failures without a success may have another cause by now."""
 _REMEMBERED = 10_000
 _VARYING = re.compile(r"[\w+/=.-]*\d[\w+/=.-]*")
@@ -26,30 +26,30 @@ _VARYING = re.compile(r"[\w+/=.-]*\d[\w+/=.-]*")
 _OF_RESULTS = frozenset(one.__name__ for one in (PipelineError, PayloadTooLarge, UnknownMember))
 """Errors of this package about the rows that a function made."""
 _OF_ITEM = re.compile(r"(?<=\bitem )\S+|(?<=, such as ).*?(?=: |$)|(?<=\(payload ).*(?=\))", re.DOTALL)
-"""The item, or its payload, in such an error."""
+"""The item, or its payload, in an error about rows."""
 _K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Results of the batches of a station that say whether a failed one is to blame."""
+    """Results of a station's batches that indicate whether a failed batch is to blame."""
 
     has_worked: bool
     """Whether any batch succeeded in this process."""
     others_worked: bool
-    """Whether any batch succeeded since this one, or one of which it is a part, first failed with this class of error.
-    """
+    """Whether a batch succeeded since this batch, or a batch of which it is a part, first failed with this class of
+    error."""
     in_a_row: int
     """Batches that failed since the last success, each counted once."""
     is_one_error: bool
-    """Whether those failed with the same error."""
+    """Whether the batches counted in `in_a_row` failed with the same error."""
     failed_alone: bool
-    """Whether this batch has failed before in this process, and since then another one succeeded, or none ran: its
-    limits may hold up all others."""
+    """Whether this batch has failed before in this process, and since then another batch succeeded, or none ran: the
+    limits that its items count against may hold up all others."""
 
 
 class FailureHistory:
-    """The successes and failures of one station in this process. Not safe in several threads at once."""
+    """The successes and failures of one station in this process. Not thread-safe."""
 
     def __init__(self) -> None:
         self._successes = 0
@@ -70,9 +70,9 @@ class FailureHistory:
     def failed(
         self, batch_id: str, root: str, line: str, *, may_pass: bool = False, worked_elsewhere: bool = False
     ) -> Evidence:
-        """Counts a failure with this error. `may_pass`: it may be an outage behind a sink, so a success of others
-        proves nothing, and it is the same error as another one that differs in words with digits alone.
-        `worked_elsewhere`: another part of the same batch succeeded, maybe in another process."""
+        """Counts a failure with this error. `may_pass`: the error may be an outage behind a sink, so a success of other
+        batches proves nothing, and errors that differ only in words with digits are the same. `worked_elsewhere`:
+        another part of the same batch succeeded, maybe in another process."""
         kind = line.partition(":")[0]
         first = min(self._failed_at.get((one, kind), self._successes) for one in _with_larger(batch_id, root))
         self._failed_at.setdefault((batch_id, kind), self._successes)
@@ -92,9 +92,8 @@ class FailureHistory:
 
 
 def compared(line: str, *, may_pass: bool) -> str:
-    """The part of an error that is the same for all batches if they have one error. Numbers in an error of a row are
-    values of its item, but those in an outage are not; what this package says of the rows of a function names an item,
-    whichever it is."""
+    """The part of an error that is the same for all batches with that error. Numbers in an error of a row are values of
+    its item, and stay. Numbers in an outage are masked, and numbers and items in this package's errors about rows."""
     is_of_results = line.partition(":")[0] in _OF_RESULTS
     line = _OF_ITEM.sub("#", line) if is_of_results else line
     return _VARYING.sub("#", line) if is_of_results or may_pass else line
@@ -114,39 +113,39 @@ def _with_larger(batch_id: str, root: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedBatch:
-    """What is known of a failed batch itself."""
+    """Facts about a failed batch itself."""
 
     cause: Cause
     """ROWS, ITEMS or CODE: other causes say nothing about the batch, and need no verdict."""
     size: int
     is_final: bool = False
-    """Whether its one item dies when the failure counts, while more items come: those will show whether the function
+    """Whether its single item dies if the failure counts, while more items come, which will show whether the function
     works."""
     is_divisible: bool = True
     """Whether parts may succeed where the whole failed: not when a table or folder takes no rows at all."""
 
 
 class Fate(StrEnum):
-    """What becomes of a failed batch."""
+    """The result of a failed batch."""
 
     COUNTED = "counted"
-    """It counts as a failure of its items."""
+    """The failure counts against its items."""
     DIVIDED = "divided"
-    """It is split, uncounted: a part that succeeds proves that some items work."""
+    """The batch is split, uncounted: a part that succeeds proves that some items work."""
     RELEASED = "released"
-    """It is handed back as it was, uncounted."""
+    """The batch is handed back unchanged, uncounted."""
 
 
 class Pause(StrEnum):
-    """What waits after a failure."""
+    """The scope of a pause after a failure."""
 
     NONE = "none"
     BATCH = "batch"
-    """This batch, longer and longer; the others go on."""
+    """This batch waits, longer and longer; other batches go on."""
     STATION = "station"
-    """All batches, behind the first failures in a row."""
+    """All batches wait, after the first failures in a row."""
     STATION_AT_ONCE = "station at once"
-    """All batches, from the first failure on."""
+    """All batches wait, from the first failure on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +157,12 @@ class Verdict:
 
 
 def verdict_on(batch: FailedBatch, evidence: Evidence) -> Verdict:
-    """What a failure costs the batch and the station."""
+    """Returns the consequences of a failure for the batch and the station."""
     if evidence.others_worked:
         return Verdict(Fate.COUNTED, Pause.NONE)
     is_code = batch.cause is Cause.CODE
     if is_code and not evidence.has_worked:
-        return Verdict(Fate.RELEASED, Pause.STATION_AT_ONCE)  # a function that never worked is mended first
+        return Verdict(Fate.RELEASED, Pause.STATION_AT_ONCE)  # a function that never worked must be fixed first
     pause = Pause.STATION if evidence.in_a_row > 1 else Pause.BATCH if is_code else Pause.NONE
     is_spared = batch.is_final and not evidence.failed_alone
     all_fail = evidence.is_one_error and (evidence.in_a_row > PATIENT_WITH or is_spared)

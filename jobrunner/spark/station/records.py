@@ -1,21 +1,21 @@
-"""A sink's own record of its batches, which decides when the server lost its last moments.
+"""A sink's own record of its batches, which is authoritative when the server lost its last writes.
 
 A failover, or a server restored from an older file, can forget that a batch was filled, although a sink wrote its rows:
-its items wait again and come in another batch. So each attempt notes the digests of its members below the root of the
+the items wait again and come in another batch. So each attempt notes the digests of its members below the root of the
 sink (Spark's readers skip names that begin with `_`) before it commits. Every later attempt, at any batch, compares the
-notes with the server: a batch that the server does not know, or knows with fewer members, is *suspect*. Members that it
-shares with a suspect are in the sink already if the suspect is committed there; else the suspect is fenced, so that it
-never will be.
+notes with the server: a batch that the server does not know, or knows with fewer members, is *suspect*. If a suspect is
+committed in the sink, the members that the attempt shares with it are in the sink already; else the suspect is fenced,
+so that it never commits.
 
 Invariants:
 
-1. an attempt notes itself, then reads the notes of others, then renews its lease, then commits: of two attempts that
+1. an attempt writes its note, then reads the other notes, then renews its lease, then commits: of two attempts that
    share an item, and of which no server knows both, at least one sees the other;
-2. an attempt commits only while its note is there and not fenced (`check`), and a suspect is asked whether it is
-   committed only after it was fenced;
-3. that a suspect counts (`kept`) or does not (removed) is decided by one rename of its note.
+2. an attempt commits only while its note exists and is not fenced (`check`), and a check whether a suspect is committed
+   follows its fencing;
+3. one rename of its note decides whether a suspect counts (`kept`) or not (removed).
 
-A note is a file `<batch id>@<epoch>-<members>-<time>-<queue>.<state>`, so a listing answers everything but the members.
+A note is a file `<batch id>@<epoch>-<members>-<time>-<queue>.<state>`, so a listing has all facts but the members.
 """
 
 import hashlib
@@ -41,12 +41,12 @@ NOTES = "_jobrunner/batches"
 """The folder of the notes below the root of a sink."""
 NOTED, SUSPECT, FENCED, KEPT = "noted", "suspect", "fenced", "kept"
 _NOTED_MS = 2 * 3_600_000
-"""Notes of batches that the server knows are kept so long. A failover loses seconds; a server that snapshots by its
+"""How long notes of batches that the server knows are kept. A failover loses seconds; a server that snapshots by its
 default rules loses up to an hour."""
 _ASKED_MS = 23 * 3_600_000
 """The server remembers finished batches for a day (TOMBSTONE_MS in lua/lib/batch.lua); older notes prove nothing."""
 _SUSPECT_MS = 30 * 86_400_000
-"""The items of a suspect may wait long behind others."""
+"""How long notes of suspects are kept: their items may wait long behind others."""
 _PRUNED_AT_ONCE = 20
 _ASKED_AT_ONCE = 500
 _NAME = re.compile(
@@ -58,7 +58,7 @@ _log = SafeLogger("jobrunner.spark")
 
 @dataclass(frozen=True, slots=True)
 class BatchNote:
-    """One note, as its name says."""
+    """A note, as parsed from its file name."""
 
     stem: str
     batch_id: str
@@ -68,19 +68,19 @@ class BatchNote:
 
     @property
     def path(self) -> str:
-        """Of its file, from the root of the sink on."""
+        """The path of its file, relative to the root of the sink."""
         return f"{NOTES}/{self.stem}.{self.state}"
 
 
 @dataclass(slots=True)
 class RecordsView:
-    """What this process knows of the notes below one root, for all batches that it writes there."""
+    """This process's cache of the notes below one root, for all batches that it writes there."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     server: str | None = None
-    """The run id of the server that was asked; another one may have forgotten what this one knew."""
+    """The run id of the queried server; another server may have forgotten batches that this server knew."""
     known: set[str] = field(default_factory=set)
-    """Stems of notes whose batches that server knows."""
+    """Stems of notes whose batches the queried server knows."""
     suspects: dict[str, Any] = field(default_factory=dict)
     """Digests of the members of suspects, by the stems of their notes."""
 
@@ -89,11 +89,11 @@ _views: dict[tuple[str, str], RecordsView] = {}
 
 
 class SinkRecords:
-    """The notes below the root of one sink, for one attempt at a batch. Its life: `note`, `check`, then the commit.
+    """The notes below the root of one sink, for one attempt at a batch. Order of calls: `note`, `check`, the commit.
 
-    `settle(batch id)` says whether rows of that batch are in the sink; after False, no attempt that began before, and
-    whose `check` succeeded before, may still commit. `root` names the sink within this process; `sink` tells sinks of
-    one chain apart, which write the same batch.
+    `settle(batch id)` returns whether rows of that batch are in the sink; after False, no attempt that began before,
+    and whose `check` succeeded before, may still commit. `root` names the sink within this process; `sink`
+    distinguishes the sinks of a chain, which write the same batch.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SinkRecords:
 
     def note(self) -> frozenset[str]:
         """Notes the attempt, and returns the members whose rows are in the sink already, under another batch or under
-        this one: leave them out of the rows to write. Raises ServerError when the server cannot be asked."""
+        this batch: leave them out of the rows to write. Raises ServerError when the server does not answer."""
         ids, digests = self._members.read()
         lease, now = self._lease, unix_ms()
         stem = f"{as_name(lease.id)}@{lease.epoch}-{len(ids)}-{now}-{self._scope}"
@@ -132,8 +132,9 @@ class SinkRecords:
         return found
 
     def check(self) -> None:
-        """Raises BatchLost when another attempt has fenced this one: it must not commit. Raises FolderError where all
-        notes are gone, as the folder was deleted. Call it last before that, and after a renewal of the lease."""
+        """Raises BatchLost when another attempt has fenced this attempt, which then must not commit. Raises FolderError
+        when all notes are gone because the folder was deleted. Call it after the renewal of the lease, right before the
+        commit."""
         own = self._own
         if own is None or not any(self._folders.exists(replace(own, state=one).path) for one in (NOTED, SUSPECT)):
             if not self._folders.exists(NOTES):
@@ -151,7 +152,7 @@ class SinkRecords:
             if match is None or match["scope"] != self._scope:
                 continue
             if match["draft"]:
-                if unix_ms() - int(match["ms"]) > _NOTED_MS:  # of a process that died in its write
+                if unix_ms() - int(match["ms"]) > _NOTED_MS:  # left by a process that died in its write
                     self._folders.remove(f"{NOTES}/{name}")
                 continue
             batch_id = as_id(match["id"])
@@ -161,7 +162,7 @@ class SinkRecords:
         return found
 
     def _read_suspects(self, notes: dict[str, BatchNote]) -> None:
-        """Those that another process found; drops those that it removed."""
+        """Adds the suspects that other processes found, and drops suspects that they removed."""
         suspects = self._view.suspects
         for gone in [stem for stem in suspects if stem not in notes]:
             del suspects[gone]
@@ -170,7 +171,7 @@ class SinkRecords:
                 self._add_suspect(note)
 
     def _compare(self, notes: dict[str, BatchNote]) -> None:
-        """Asks the server for the notes that it was not asked for; for all of them when it is another server."""
+        """Queries the server about notes not compared with it yet; about all notes when it is another server."""
         view, since = self._view, unix_ms() - _ASKED_MS
         own = self._own.stem if self._own else ""
         is_same = False
@@ -180,7 +181,7 @@ class SinkRecords:
             is_same = all(self._ask(some) for some in _portions(asked))
 
     def _ask(self, notes: Sequence[BatchNote]) -> bool:
-        """One round trip. Returns False when it reached another server than the round trip before."""
+        """Compares notes in one round trip. Returns False when it reached another server than the one before."""
         batches, view = self._lease.batches, self._view
         calls = [_is_known(batches.keys, one.batch_id, one.size) for one in notes]
         server, *found = batches.broker.run_many([run_id(batches.keys.batches), *calls])
@@ -196,8 +197,8 @@ class SinkRecords:
         return True
 
     def _add_suspect(self, note: BatchNote) -> None:
-        """Reads it in whichever state it is by now: other drivers lead it from one to the next, in this order. One that
-        is gone was removed, because it does not count."""
+        """Reads a suspect in its current state: other drivers move it from state to state, in this order. A suspect
+        that is gone was removed because it does not count."""
         for state in (NOTED, SUSPECT, FENCED, KEPT):
             content = self._folders.read(replace(note, state=state).path)
             if content is not None:
@@ -216,7 +217,7 @@ class SinkRecords:
         return there
 
     def _counts(self, stem: str) -> bool:
-        """Whether a suspect is committed. If not, it never will be."""
+        """Fences a suspect and returns whether it is committed. If not, it never will be."""
         match = _NAME.fullmatch(f"{stem}.{FENCED}")
         assert match is not None
         paths = {state: f"{NOTES}/{stem}.{state}" for state in (NOTED, SUSPECT, FENCED, KEPT)}
@@ -240,10 +241,10 @@ class SinkRecords:
 
 
 def _is_known(keys: QueueKeys, batch_id: str, size: int) -> Call[bool]:
-    """Whether the server knows this batch with at least so many members; of one that is done it knows only the id."""
+    """Whether the server knows this batch with at least `size` members; of a done batch it knows only the id."""
 
     def read(reply: list[bytes | None]) -> bool:
-        state, members, before = reply  # one that was split into parts has its size in `whole`
+        state, members, before = reply  # a batch that was split into parts has its size in `whole`
         return state is not None and (state == b"done" or whole(members or before) >= size)
 
     return command("HMGET", keys.batch + batch_id.encode(), "state", "size", "whole", read=read)

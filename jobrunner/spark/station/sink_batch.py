@@ -1,4 +1,4 @@
-"""The batch as a sink's function receives it, and what writers of this package pass between its calls."""
+"""The batch as a sink's function receives it, and the state that writers of this package share between its calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ _IDS_AT_ONCE = 5_000
 
 
 class BatchMembers:
-    """The members of a batch by id and by digest, which each of its sinks compares with its notes.
+    """The members of a batch by id and by digest, for the comparison of each of its sinks with its notes.
 
-    They are read once, however many sinks ask; the attempt takes no more members by then. For one thread.
+    Members are read once for all sinks; by then, the attempt takes no more members. Not thread-safe.
     """
 
     def __init__(self, lease: BatchLease) -> None:
@@ -27,7 +27,7 @@ class BatchMembers:
         self._read: tuple[list[str], Any] | None = None
 
     def read(self) -> tuple[list[str], Any]:
-        """(ids in the order of the line, an array of 64 bits for each). Raises ServerError."""
+        """Returns (ids in queue order, an array of their 64-bit digests). Raises ServerError."""
         if self._read is None:  # no cached_property: that of Python 3.11 has one lock for all batches
             lease = self._lease
             ids = [one for first in range(0, lease.size, _IDS_AT_ONCE) for one in lease.members(first, _IDS_AT_ONCE)]
@@ -36,10 +36,10 @@ class BatchMembers:
 
 
 class LeftOut:
-    """Members that the DataFrame of this run of a sink's function lacks, as their rows are in the sink already.
+    """Members left out of the DataFrame for this run of a sink's function, as their rows are in the sink already.
 
-    Only a writer inside the function knows the path, and two paths may lack different members. So a writer whose rows
-    are not those of this run writes nothing, and the function is called again with the rows that it needs.
+    Only a writer inside the function knows the path, and two paths may lack different members. So a writer that needs
+    other rows than those of this run writes nothing, and the function is called again with the rows that it needs.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class LeftOut:
         """Whether any path has rows of members, so that its writer may have written nothing."""
 
     def fits(self, root: str, members: frozenset[str]) -> bool:
-        """Whether the rows of this run are those to write to `root`, which has rows of `members` already."""
+        """Whether the rows of this run are the rows to write to `root`, which has rows of `members` already."""
         if members == self.members:
             self._written.add(root)
             return True
@@ -60,7 +60,7 @@ class LeftOut:
         return False
 
     def next_run(self) -> bool:
-        """Whether the function is to be called again, now without other `members`. Raises PipelineError."""
+        """Whether the function is to be called again, now without the next set of `members`. Raises PipelineError."""
         if not self._wanted:
             return False
         self._runs += 1
@@ -71,50 +71,50 @@ class LeftOut:
 
 
 def _nothing() -> None:
-    """The `renew` of a batch without a lease, such as a test of a sink makes."""
+    """The `renew` of a batch without a lease, as in a test of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkBatch:
-    """The batch, as a sink receives it. `id` is the same for the same items however often they come: rows written under
-    it are written once."""
+    """A batch, as a sink receives it. `id` is the same for the same items at each attempt: rows written under it are
+    written once."""
 
     id: str
     supersedes: tuple[str, ...]
-    """Ids of batches of which this one is a part, after they failed and were split: rows written under those do not
-    count, as this batch and the other parts write them anew. Empty except for parts."""
+    """Ids of the batches of which this batch is a part, after they failed and were split: rows written under these ids
+    do not count, as this batch and the other parts write them again. Empty except for parts."""
     epoch: int
-    """Number of times the batch was taken, from 1 on."""
+    """The number of times the batch was taken, from 1 on."""
     size: int
     renew: Callable[[], None] = field(default=_nothing, repr=False, compare=False)
-    """Renews the lease. Raises BatchLost when another attempt may have begun: then write nothing more."""
+    """Renews the lease. Raises BatchLost when another attempt may have begun: then write no more rows."""
     quarantine: Callable[[DataFrame], DataFrame] = field(default=without_errors, repr=False, compare=False)
     """Sets rows with errors aside: their items are dead when the batch is decided. Returns the other rows, to be
     written. `write_batch`, `write_table` and `write_sql` do so."""
     lease: BatchLease | None = field(default=None, repr=False, compare=False)
     """For writers of this package; None in a test of a sink."""
     left_out: LeftOut = field(default_factory=LeftOut, repr=False, compare=False)
-    """For writers of this package: members that the rows of this call are without."""
+    """For writers of this package: members whose rows this call leaves out."""
     members: BatchMembers | None = field(default=None, repr=False, compare=False)
     """For writers of this package; None in a test of a sink."""
     payload_limit: int = field(default=DEFAULT_PAYLOAD_LIMIT, repr=False, compare=False)
-    """For chains: of what their stations in Python return, in bytes."""
+    """For chains: the limit of payloads that their Python stations return, in bytes."""
     sink: str = ""
-    """The sink of a chain that this is for; empty for a sink that takes from a queue of its own."""
+    """The sink of a chain that receives the batch; empty for a sink with a queue of its own."""
 
     may_repeat: bool = field(default=False, repr=False, compare=False)
-    """Whether it may have come before although `epoch` is 1: of a stream, which counts no attempts."""
+    """Whether the batch may have come before although `epoch` is 1: a stream counts no attempts."""
     written: list[int] = field(default_factory=list, repr=False, compare=False)
-    """For writers of this package that do not let Spark write: how many rows each of their writes of this attempt
-    added."""
+    """For writers of this package that do not write through Spark: the number of rows in each write of this attempt."""
     places: set[tuple[object, ...]] = field(default_factory=set, repr=False, compare=False)
-    """For writers of this package: where this attempt, or this run of a streaming query, wrote, see `has_written`."""
+    """For writers of this package: places that this attempt, or this run of a streaming query, wrote to, see
+    `has_written`."""
     is_kept: bool = field(default=False, repr=False, compare=False)
     """Whether the rows were computed and kept, so that a shuffle in front of the write would share no work."""
 
     def of_sink(self, name: str, *, is_kept: bool) -> Self:
-        """The same batch for one of several sinks that write it: with ids of its own, or the second of two that note
-        ids in one place would take the first one's for its own."""
+        """The same batch for one of several sinks that write it, with separate ids: of two sinks that note ids in one
+        place, the second would take the first sink's ids for its own."""
         sink = replace(self, sink=name, is_kept=is_kept)
         return replace(sink, id=sink.named(self.id), supersedes=tuple(map(sink.named, self.supersedes)))
 
@@ -123,18 +123,18 @@ class SinkBatch:
         return f"{self.sink}~{batch_id}" if self.sink else batch_id
 
     def lacks_rows(self, root: str, there: frozenset[str]) -> bool:
-        """Whether the rows of this run are to be written to `root`, which has those of the members `there`: else all
-        are there, or the function is called again without them."""
+        """Whether the rows of this run are to be written to `root`, which has the rows of the members `there`. Else
+        `root` has all rows, or the function is called again without those members."""
         self.left_out.are_some_there |= bool(there)
         return len(there) < self.size and self.left_out.fits(self.named(root), there)
 
     def note_written(self, place: str) -> None:
-        """The rows of this run are at `place`."""
+        """Records that the rows of this run are at `place`."""
         self.places.add(self._run_at(place))
 
     def has_written(self, place: str) -> bool:
-        """Whether this run wrote to `place` before: a second write would replace the rows of the first, or pass for it
-        and write nothing."""
+        """Whether this run wrote to `place` before: a second write would replace the rows of the first, or be taken for
+        the first and write nothing."""
         return self._run_at(place) in self.places
 
     def _run_at(self, place: str) -> tuple[object, ...]:
@@ -142,5 +142,5 @@ class SinkBatch:
 
     @property
     def attempt(self) -> int:
-        """The same as `epoch`, from 1 on."""
+        """An alias of `epoch`."""
         return self.epoch

@@ -1,7 +1,7 @@
 """The folders and small files below the root of a sink, on this machine or on a file system that Spark knows.
 
-Invariant: `move` is atomic, so of two processes that move one name only one succeeds. (A store without renaming, such
-as S3, copies instead: there a table format is the better sink.)
+Invariant: `move` is atomic, so of two processes that move the same name only one succeeds. (A store without renames,
+such as S3, copies instead: there a table format is the better sink.)
 """
 
 import errno
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 
 COMPACTION_LOCK = "_jobrunner/compact.lock"
 _LOCKED_S = 30.0
-"""Longest wait for a lock that a process holds for the moment of a few renames. Below the usual lease of a batch."""
+"""Longest wait for a lock, which a process holds for the duration of a few renames. Below the usual lease of a batch.
+"""
 _LOCK_POLL_S = 0.05
 FOLDER_COLUMN = "batch"
-"""The column of which the name of a batch's folder is the value, for readers of partitioned folders."""
+"""The partition column in the names of batch folders, as readers of partitioned folders see it."""
 
 
 _QUOTED = re.compile("%(?=25|3A|2F)")
-"""A sign that is quoted itself, so that ids which differ have names which do."""
+"""Percent signs that are quoted themselves, so that different ids have different names."""
 
 
 def as_name(batch_id: str) -> str:
-    """The id as part of a name: Hadoop reads a colon as the end of a scheme, and a slash would begin a folder."""
+    """The id as part of a name. Hadoop reads a colon as the end of a scheme, and a slash would begin a subfolder."""
     return _QUOTED.sub("%25", batch_id).replace(":", "%3A").replace("/", "%2F")
 
 
 def as_id(name: str) -> str:
-    """The id of which this is the name."""
+    """The id that `as_name` converted to this name."""
     return re.sub(f"{_QUOTED.pattern}(25|3A|2F)", lambda found: unquote(found[0]), name)
 
 
@@ -52,8 +53,8 @@ def folder_of(batch_id: str) -> str:
 
 
 class Folders(Protocol):
-    """The folders and files below one root. Names are relative to it and hold no characters that a pattern gives a
-    meaning to."""
+    """The folders and files below one root. Names are relative to it and have no characters with a meaning in patterns.
+    """
 
     def names(self, folder: str = "") -> list[str]:
         """Names in a folder; none when there is no such folder."""
@@ -65,30 +66,29 @@ class Folders(Protocol):
         """Removes a folder with all that is in it, or a file; nothing happens when there is none."""
 
     def rename(self, name: str, to: str) -> None:
-        """Raises FolderError, with the same words for each batch, or OSError when it cannot be done."""
+        """Renames a folder or file. Raises FolderError, with the same text for each batch, or OSError."""
 
     def place(self, name: str, to: str) -> bool:
-        """Renames a folder unless there is one of the new name that is not empty: then it returns False. Raises as
-        `rename`."""
+        """Renames a folder. Returns False when a folder of the new name exists and is not empty. Raises as `rename`."""
 
     def move(self, name: str, to: str) -> bool:
-        """Renames a folder or file into a folder that exists. Returns False when it is gone."""
+        """Renames a folder or file; the target's parent exists. Returns False when the folder or file is gone."""
 
     def read(self, name: str) -> bytes | None:
-        """What is in a file; None when there is none."""
+        """Returns the content of a file; None when it does not exist."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file that readers see whole or not at all, and the folders above it."""
+        """Writes a file atomically for readers, and creates its parent folders."""
 
     def locked(self, name: str) -> AbstractContextManager[None]:
-        """Holds the lock of that name among the processes of this machine, where the file system has locks. Raises
-        FolderError that names the process which holds it for long, as one that was suspended."""
+        """Holds a named lock among the processes of this machine, where the file system has locks. Raises FolderError,
+        which names the holder, when a process (a suspended one, say) holds the lock for too long."""
 
 
 def folders_in(root: str, spark: "SparkSession", options: Mapping[str, str]) -> Folders | None:
-    """Those in a path or URL, as `spark` reads it with these `options` of a writer.
+    """The folders in a path or URL, as `spark` resolves it with these `options` of a writer.
 
-    None for a URL under Spark Connect, which gives no access to file systems; a path is taken to be of this machine.
+    None for a URL under Spark Connect, which gives no access to file systems; a path is taken as local.
     """
     if hasattr(spark, "_jsparkSession"):
         found = HadoopFolders(root, spark, options)
@@ -106,7 +106,7 @@ def local_path(root: str) -> Path | None:
 
 
 class HadoopFolders:
-    """By the file systems of the session's JVM, so for every URL that Spark can write to."""
+    """Folders on the file systems of the session's JVM, for every URL that Spark can write to."""
 
     def __init__(self, root: str, spark: "SparkSession", options: Mapping[str, str]) -> None:
         session: Any = spark
@@ -119,7 +119,7 @@ class HadoopFolders:
         self._system = self._root.getFileSystem(settings)
         uri = self._system.makeQualified(self._root).toUri()
         self.local = Path(uri.getPath()) if uri.getScheme() == "file" else None
-        """The path on this machine, when it is one: there Python needs no JVM, and renames without copying."""
+        """The local path of the root, if it is local: Python then needs no JVM, and renames without copying."""
 
     def names(self, folder: str = "") -> list[str]:
         at = self._at(folder)
@@ -141,8 +141,8 @@ class HadoopFolders:
             )
 
     def place(self, name: str, to: str) -> bool:
-        # No step of its own does this on every file system. A folder that comes in between is that of an attempt which
-        # removed the one to be renamed, so the renaming fails.
+        # Not every file system has an atomic step for this. A folder that appears after the check is that of an attempt
+        # that removed the folder to rename, so the rename fails.
         if self._system.exists(self._at(to)):
             return False
         self.rename(name, to)
@@ -178,7 +178,7 @@ class HadoopFolders:
 
 
 class LocalFolders:
-    """On this machine, without a JVM. `by_connect`: a server of Spark Connect writes files there, maybe on another."""
+    """Local folders, without a JVM. `by_connect`: a Spark Connect server writes the files, maybe on another machine."""
 
     def __init__(self, root: Path, *, by_connect: bool = False) -> None:
         self._root = root
@@ -240,7 +240,7 @@ class LocalFolders:
         _make(at.parent)
         with at.open("ab") as file:
             ends = monotonic() + _LOCKED_S
-            with suppress(OSError):  # a mounted file system may have none
+            with suppress(OSError):  # a mounted file system may have no locks
                 while not _lock(file):
                     if monotonic() >= ends:
                         raise FolderError(
@@ -251,8 +251,8 @@ class LocalFolders:
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """Holds the lock of a compaction, which the system gives back when this process dies. Raises UsageError while
-        another one has it."""
+        """Holds the lock of a compaction, which the system releases when this process dies. Raises UsageError while
+        another process holds it."""
         at = self._root / COMPACTION_LOCK
         at.parent.mkdir(exist_ok=True)
         with at.open("ab") as file:
@@ -262,12 +262,12 @@ class LocalFolders:
 
 
 def _lock(file: BinaryIO) -> bool:
-    """Locks a file and notes in it who did. Returns False while another process holds it."""
+    """Locks a file and writes the id of this process into it. Returns False while another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    with suppress(OSError):  # a disk that is full
+    with suppress(OSError):  # a full disk, which does not undo the lock
         file.truncate(0)
         file.write(f"process {os.getpid()} on {gethostname()}".encode())
         file.flush()
@@ -281,8 +281,8 @@ def _holder_of(lock: Path) -> str:
 
 
 def _make(folder: Path) -> None:
-    """Makes a folder and those above it. Raises FolderError where the file system says that there is none to make, as
-    one that is away, and OSError."""
+    """Creates a folder and its parents. Raises FolderError when the file system finds no place for it, for example when
+    a mount is unavailable, and OSError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:
@@ -290,5 +290,5 @@ def _make(folder: Path) -> None:
 
 
 def _draft_of(name: str) -> str:
-    """A name that no other process writes to; what a killed one left begins with a dot, and is passed over."""
+    """A name that no other process writes to. It begins with a dot, so readers skip drafts of killed processes."""
     return f".{name}.{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Flows: the last ones that were sent, and the steps and callbacks of one."""
+"""Pages of flows: the last enqueued flows, and the steps and callbacks of a flow."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ def _flow(context: Context) -> tuple[str, Values]:
 
 
 def _passed_on(context: Context, result: bytes) -> str:
-    """The result that a step passed on, on one line; '' for none."""
+    """The result that a step passed on, formatted as one line; '' for none."""
     if not result:
         return ""
     if is_encrypted_result(result):

@@ -1,4 +1,4 @@
-"""Reserved tasks: from the server's reply to the executor, with the lease keeper in between."""
+"""Passes reserved tasks from the server's reply to the lease keeper and then to the executor."""
 
 from dataclasses import dataclass, field
 
@@ -26,14 +26,14 @@ from jobrunner.worker.run.executor import CANNOT_START, START_HINT, CannotStartE
 from jobrunner.worker.shards import ServedShards
 
 _STOOD_STILL_MS = 500.0
-"""A reply that is read so late was held up by a job. Below that a lease is shorter than the way of its reply: handed
-back, its task would come again at once."""
+"""Age from which a late reply was held up by a job. Below it, the lease was shorter than the round trip: a task that is
+handed back would come again at once."""
 _log = SafeLogger("jobrunner.fetcher")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskParts:
-    """One of each for a worker; the fetch loop connects them."""
+    """The components of a worker that the fetch loop connects."""
 
     broker: Broker
     keys: Keys
@@ -51,19 +51,19 @@ class TaskParts:
     """None without a payload store."""
     release: str = ""
     timed: set[str] = field(default_factory=set)
-    """Queues that keep history, by the last reserve from each: tasks of these are reported with their run times."""
+    """Queues that keep history, according to the last reserve from each: their tasks are reported with run times."""
     shards: ServedShards | None = None
-    """The shards of its queues; None when they never change."""
+    """The shards of the worker's queues; None when they never change."""
     leases_are_short: bool = False
-    """Whether a lease is declared to be so short that it may end before a lease keeper that is still starting renews
-    it. Of lengths that are only on the server the first reserve tells."""
+    """Whether a lease is declared so short that it may end before a starting lease keeper renews it. Lengths that only
+    the server knows are detected at the first reserve."""
 
 
 class Intake:
     """Starts reserved tasks, or releases them.
 
-    Invariant: the lease keeper is notified of a task before it begins; a task whose lease may have ended on the way is
-    never begun.
+    Invariant: the lease keeper is notified of a task before the task begins; a task whose lease may have ended before
+    its reply was read is never begun.
     """
 
     def __init__(self, parts: TaskParts, backpressure: Backpressure, *, isolates: bool) -> None:
@@ -76,11 +76,11 @@ class Intake:
 
     @property
     def lacks_keeper(self) -> bool:
-        """Whether leases would end before a keeper that is still starting renews them: then nothing is reserved."""
+        """Whether leases would end before a starting lease keeper renews them: then the worker reserves nothing."""
         return self._leases_are_short and not self._parts.leases.is_ready
 
     def take_probe(self, queue: str, reply: Probe | JobrunnerError, asked_at: float) -> JobrunnerError | None:
-        """Takes in the answer to a probe; returns the error, if it was one."""
+        """Processes the reply to a probe; returns it if it is an error."""
         if isinstance(reply, JobrunnerError):
             self._rotation.refused(queue)
             return reply
@@ -92,7 +92,8 @@ class Intake:
         return None
 
     def take(self, queue: str, wanted: int, reply: Reservation, asked_at: float, *, begins: bool) -> None:
-        """Takes in a reservation of up to `wanted` tasks: starts those that it can hold, or releases them."""
+        """Processes a reservation of up to `wanted` tasks: starts the tasks whose leases it can hold, if `begins`, and
+        releases the others."""
         attempts = self._hold(queue, wanted, reply, asked_at)
         if attempts and begins:
             self._begin(queue, attempts)
@@ -100,7 +101,7 @@ class Intake:
             self.give_back(attempts)
 
     def _hold(self, queue: str, wanted: int, reply: Reservation, asked_at: float) -> list[Attempt]:
-        """Returns the tasks that are held from now on and can begin."""
+        """Registers the leases of a reservation. Returns the tasks that are held from now on and can begin."""
         late_ms = (monotonic() - asked_at) * 1000
         self._parts.stats.synchronize(reply.now_ms, late_ms)
         if reply.keeps_history != (queue in self._parts.timed):
@@ -109,11 +110,11 @@ class Intake:
             self._rotation.sleep(queue, _until_s(reply), reply.keepalive_ms / 1000)
         else:
             self._rotation.gave_all(queue)
-        attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]  # others' leases are over
+        attempts = [attempt for attempt in reply.attempts if attempt.keepalive_ms > late_ms]  # whose leases still last
         if len(attempts) < len(reply.attempts) and late_ms >= _STOOD_STILL_MS:
             over = [attempt for attempt in reply.attempts if attempt.keepalive_ms <= late_ms]
             self._count(queue, over)
-            self.give_back(over)  # the lease keeper may have kept them: then they cost no attempt
+            self.give_back(over)  # the lease keeper may have renewed their leases: then no attempt is spent
         if not attempts:
             return attempts
         self._count(queue, attempts)
@@ -126,7 +127,7 @@ class Intake:
         return []
 
     def _count(self, queue: str, attempts: list[Attempt]) -> None:
-        """Counts attempts as in hand, until their report."""
+        """Counts attempts as held by the worker, until their report."""
         if self._backpressure.is_on:
             self._backpressure.made_room(queue)
         self._parts.prefetch.took(len(attempts))
@@ -134,7 +135,7 @@ class Intake:
             self._rotation.took(queue, len(attempts))
 
     def _begin(self, queue: str, attempts: list[Attempt]) -> None:
-        """Hands attempts to the executor, suspects of a crash one at a time and alone."""
+        """Hands attempts to the executor; tasks suspected of a crash run one at a time and alone."""
         fit, back = self.quarantine.sort(attempts)
         if fit:
             self._submit(fit)
@@ -142,11 +143,11 @@ class Intake:
             self.give_back(back)
             if self.quarantine.is_on or fit:
                 self._rotation.wake(queue)
-            else:  # nothing but suspects, and it is the turn of others
+            else:  # the queue has only suspects, and other tasks have the turn
                 self._rotation.pause(queue, self.quarantine.rest_s)
 
     def isolate(self, ended: list[Attempt]) -> None:
-        """Begins the task that runs alone when nothing else does, and takes others again when it has."""
+        """Begins a task that must run alone once no other task runs, and resumes reserves when it has ended."""
         if self.quarantine.is_over(ended):
             self._rotation.wake_all()
         elif (suspect := self.quarantine.to_begin(self._parts.prefetch.in_hand)) is not None:
@@ -154,7 +155,7 @@ class Intake:
             self._submit([suspect])
 
     def _submit(self, attempts: list[Attempt]) -> None:
-        """Hands attempts to the executor. Those that it cannot take go back, and their queues pause."""
+        """Hands attempts to the executor. Attempts that it cannot start are handed back, and their queues pause."""
         try:
             self._parts.executor.submit(attempts)
         except CannotStartError as error:
@@ -165,25 +166,25 @@ class Intake:
                 _log.error(CANNOT_START, tasks=len(error.attempts), error=str(error), hint=START_HINT)
 
     def give_back(self, attempts: list[Attempt]) -> None:
-        """Hands attempts back to their places in line, with no attempt spent."""
+        """Releases attempts to their queue positions, with no attempt spent."""
         self._parts.finished.add_all(attempts, Released())
 
     def give_back_stuck(self) -> None:
-        """Lets others have what waits here behind long tasks, when nothing ended for long."""
+        """Releases the backlog for other workers when it waits behind long tasks and no task has ended for long."""
         if self._parts.prefetch.is_stuck(self._parts.executor.backlog):
             self._parts.prefetch.forget_rate()
             self.give_back_backlog()
 
     def give_back_backlog(self) -> None:
-        """Releases what the executor has not begun."""
+        """Releases the tasks that the executor has not begun."""
         self.give_back(self._parts.executor.take_back())
 
     def give_back_unbegun(self) -> None:
-        """The same of that and of a suspect that waits to run alone."""
+        """Releases the tasks that the executor has not begun, and a suspect that waits to run alone."""
         self.give_back_backlog()
         self.give_back(self.quarantine.take_back())
 
 
 def _until_s(reply: Reservation | Probe) -> float | None:
-    """Seconds until the queue has something to do next, as the server answered."""
+    """Seconds until the next event of the queue, by the server's reply; None without one."""
     return None if reply.next_event_ms is None else (reply.next_event_ms - reply.now_ms) / 1000

@@ -1,4 +1,4 @@
-"""One turn of the fetch loop, and reserves on their way: sent ahead behind a wait, replied to but not read yet, or lost
+"""One turn of the fetch loop, and reserves in flight: sent ahead behind a wait, replied to but not read yet, or lost
 with the connection."""
 
 from collections import deque
@@ -26,12 +26,12 @@ _QUEUES_AHEAD = 4
 """Workers that serve more queues than this poll instead."""
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 32.0
-"""Pauses between the questions double, up to this one; behind it nothing is on its way any more."""
+"""Pauses between queries double, up to this pause; by then no command is in flight any more."""
 _log = SafeLogger("jobrunner.worker")
 
 
 class SentReserve(NamedTuple):
-    """A reserve: of up to how many tasks, and under which leases."""
+    """A reserve command, with the most tasks it takes and the numbers of their leases."""
 
     queue: str
     wanted: int
@@ -41,7 +41,7 @@ class SentReserve(NamedTuple):
 
 
 def reserve(keys: Keys, numbers: LeaseNumbers, queue: str, count: int) -> SentReserve:
-    """A reserve with lease numbers of its own."""
+    """Creates a reserve with new lease numbers."""
     first = numbers.first_of(count)
     call = leases.reserve(keys.queue(queue), count, token=first, most_bytes=leases.REPLY_BYTES)
     return SentReserve(queue, count, first, call)
@@ -49,28 +49,28 @@ def reserve(keys: Keys, numbers: LeaseNumbers, queue: str, count: int) -> SentRe
 
 @dataclass(slots=True)
 class FetchTurn:
-    """One turn: each step leaves here what the later ones need."""
+    """State of one turn, passed from step to step."""
 
     may_reserve: bool
-    """Decided once, when the turn begins: it reserves nothing and begins nothing when that was False."""
+    """Decided once, when the turn begins: when False, the turn reserves and begins no task."""
     reports: list[ReportCall] = field(default_factory=list)
     plan: ReservePlan = field(default_factory=ReservePlan)
     asked_at: float = 0.0
     """When the exchange began (monotonic clock): leases count from here, as the server may have begun them then."""
     reserves: list[SentReserve] = field(default_factory=list)
-    """For the shares of `plan`."""
+    """The reserves for the shares of `plan`."""
     replies: list[Any] = field(default_factory=list)
-    """In the order of `reports`, of `reserves`, as the server sent them, and of the probes of `plan`."""
+    """Replies to `reports`, then to `reserves` (uninterpreted), then to the probes of `plan`."""
     refused: JobrunnerError | None = None
-    """The last error with which the server answered a call. It is raised when everything else was taken in."""
+    """The last error reply of the server. It is raised after all other replies were processed."""
 
 
 class ReserveAhead:
-    """The reserve commands behind the wait. Its length is how many answers came that were not taken in. The wake-up
-    thread calls `plan` and `take_replies`, the fetch loop everything else.
+    """The reserve commands pipelined behind the wait for a wake-up. Its length is the number of unprocessed replies.
+    The wake-up thread calls `plan` and `take_replies`, the fetch loop all other methods.
 
-    Invariant: they reserve no more than the worker could take when it began to block, and it hands back what it cannot
-    take any more; a task counts as held since the server handed it out.
+    Invariant: the commands reserve no more tasks than the worker could take when it began to block, and the worker
+    hands back tasks that it can no longer take; a task counts as held since the server handed it out.
     """
 
     def __init__(self, keys: Keys, numbers: LeaseNumbers) -> None:
@@ -84,7 +84,7 @@ class ReserveAhead:
         return len(self._brought)
 
     def plan(self, queues: Sequence[str], wanted: int) -> list[Call[Reservation]]:
-        """Reserves from these queues, together at most `wanted`; nothing where they are too many."""
+        """Plans reserves from these queues, at most `wanted` tasks in total; none when the queues are too many."""
         count = min(wanted // max(len(queues), 1), _MOST_AHEAD)
         asks = count > 0 and len(queues) <= _QUEUES_AHEAD
         self._planned = [reserve(self._keys, self._numbers, queue, count) for queue in queues] if asks else []
@@ -92,12 +92,12 @@ class ReserveAhead:
         return [planned.call for planned in self._planned]
 
     def take_planned(self) -> list[SentReserve]:
-        """Those that were planned last and are not replied to."""
+        """Removes and returns the reserves that were planned last and have no reply."""
         planned, self._planned = self._planned, []
         return planned
 
     def take_replies(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
-        """Takes in the replies to the calls; returns the queues that need no poll now."""
+        """Stores the replies to the planned calls; returns the queues that need no poll now."""
         polled = set()
         for sent, one in zip(self.take_planned(), brought, strict=False):
             if isinstance(one, Reservation):
@@ -106,18 +106,18 @@ class ReserveAhead:
         return polled
 
     def first(self) -> tuple[SentReserve, Reservation, float]:
-        """The oldest answer: to which reserve, what came, and when the wait began (monotonic clock). It counts until it
-        is `done`."""
+        """The oldest reply: its reserve, the reservation, and when the wait began (monotonic clock). The reply counts
+        until `done`."""
         return self._brought[0]
 
     def done(self) -> None:
-        """The oldest answer is taken in."""
+        """Removes the oldest reply, which was processed."""
         self._brought.popleft()
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadReservation:
-    """The reply to a reserve, as the server sent it, or the error it was refused with."""
+    """The uninterpreted reply to a reserve, or the error with which the server refused it."""
 
     sent: SentReserve
     reply: Any
@@ -125,21 +125,21 @@ class UnreadReservation:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many tasks as were asked for."""
+        """Whether the reply has as many tasks as the reserve requested."""
         return leases.is_full(self.reply, self.sent.wanted)
 
     def read(self) -> Reservation | JobrunnerError:
-        """The reservation, or its error."""
+        """Interprets the reply. Returns the reservation, or its error."""
         if isinstance(self.reply, JobrunnerError):
             return self.reply
         return attempt_to_interpret(self.sent.call, self.reply)
 
 
 class UnreadReservations:
-    """Full replies of the last exchange, read while the server handles the next. `tasks` counts the tasks in them.
+    """Full replies of the last exchange, read while the server handles the next exchange. `tasks` counts their tasks.
 
-    To read a reply of 500 tasks and hand them to the executor takes the fetch loop about a millisecond, in which the
-    server has nothing to do. So a worker that is busy with short tasks sends its next exchange first.
+    The fetch loop takes about a millisecond to read a reply of 500 tasks and hand them to the executor, in which the
+    server would be idle. So a worker that is busy with short tasks sends its next exchange first.
     """
 
     def __init__(self) -> None:
@@ -150,16 +150,16 @@ class UnreadReservations:
         return bool(self._kept)
 
     def keep(self, one: UnreadReservation) -> None:
-        """Keeps a reply until it is `done`."""
+        """Keeps a reply until `done`."""
         self._kept.append(one)
         self.tasks += one.sent.wanted
 
     def first(self) -> UnreadReservation:
-        """The oldest reply. Its tasks count until it is `done`."""
+        """The oldest reply. Its tasks count until `done`."""
         return self._kept[0]
 
     def done(self) -> None:
-        """The oldest reply is taken in."""
+        """Removes the oldest reply, which was processed."""
         self.tasks -= self._kept.popleft().sent.wanted
 
 
@@ -172,14 +172,13 @@ class _LostReply(msgspec.Struct):
 
 
 class LostReplies:
-    """Reserves whose reply was lost with the connection: what they took goes back to its place, no attempt spent. Any
-    thread notes them; the fetch loop does the rest.
+    """Reserves whose reply was lost with the connection: their tasks go back to their queue positions, with no attempt
+    spent. Any thread may call `note`; the fetch loop calls the other methods.
 
-    Nobody here knows of these leases, so their tasks would wait until they end; a task with one attempt would be dead
-    then and have never run. The numbers of the leases are known, so the server is asked for them as soon as it answers
-    again. It is asked more than once, as a command may still be on its way: the system goes on sending what a closed
-    connection left. The first questions follow each other closely, as they may be lost like the reserve, and leases may
-    last one second.
+    The worker does not hold these leases, so the tasks would wait until the leases expire; a task with one attempt
+    would then be dead without a run. The worker knows the lease numbers, so it queries them as soon as the server
+    answers again. It repeats the query, as a reserve may still be in flight: the system goes on sending the data of a
+    closed connection. The first queries follow closely: they may be lost like the reserve, and leases may last 1 s.
     """
 
     def __init__(self, broker: Broker, keys: Keys) -> None:
@@ -188,11 +187,11 @@ class LostReplies:
         self._lost: deque[_LostReply] = deque()
 
     def note(self, sent: SentReserve) -> None:
-        """This reserve may have been applied."""
+        """Records a reserve without a reply, which the server may have applied."""
         self._lost.append(_LostReply(sent.queue, sent.first, sent.first + sent.wanted - 1))
 
     def hand_back(self) -> None:
-        """Asks for the leases when that is due, and releases their tasks. One that does not answer is asked again."""
+        """Queries the lost leases that are due, and releases their tasks. Queries without an answer are repeated."""
         now = monotonic()
         due = [one for one in list(self._lost) if one.due_at <= now]  # a copy: others are noted meanwhile
         if not due:
@@ -217,7 +216,7 @@ class LostReplies:
                 _log.info("tasks of a lost reply handed back", queue=queue, count=len(held))
 
     def until_next(self, pause_s: float) -> float:
-        """The pause, or less where the server is to be asked before."""
+        """Returns `pause_s`, or less when a query is due earlier."""
         if not self._lost:
             return pause_s
         return min(pause_s, max(min(one.due_at for one in list(self._lost)) - monotonic(), 0.0))

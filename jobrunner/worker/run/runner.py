@@ -1,4 +1,4 @@
-"""Runs one attempt and names its outcome. Nothing a job does or raises leaves this module as an exception."""
+"""Runs an attempt and determines its outcome. Invariant: no exception of a job leaves this module."""
 
 from collections.abc import Callable
 from contextvars import copy_context
@@ -61,11 +61,11 @@ def nothing(_attempt: Attempt) -> None:
 
 
 class Runner:
-    """Turns attempts into outcomes: finds the job or station, builds it from the attempt, runs it with its hooks.
+    """Runs attempts: finds the job or station, builds it from the attempt, runs it with its hooks, returns the outcome.
 
     `is_stopped(token)` returns whether the attempt with that lease token should stop. `begin` is called with each
-    attempt right before the first code of the program runs for it: as late as possible, as a task that has not begun
-    spends no attempt. `hasty` is a driver that tries each call once, for notes of progress.
+    attempt right before the first user code runs for it: as late as possible, as a task that has not begun spends no
+    attempt. `hasty` is a broker that tries each call once, for notes of progress.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Runner:
         self._middleware = middleware
 
     def run(self, attempt: Attempt, definition: Definition | None = None, is_late: IsLate = None) -> Outcome:
-        """Runs a job whose `run` is a plain function. `definition`: its job or station, where the caller knows it.
-        `is_late`: whether the time of a job that returned was over before, as it may have caught the error of that.
+        """Runs a job whose `run` is a plain function. `definition`: its job or station, if the caller knows it.
+        `is_late`: whether a job that returned had exceeded its timeout, as the job may have caught the timeout's error.
 
-        In a context of its own, as a coroutine has one: the next task on this thread, perhaps that of another tenant,
-        must not find what this one set."""
+        The job runs in a separate context, as a coroutine does: the next task on this thread, perhaps of another
+        tenant, must not find context variables that this task set."""
         return copy_context().run(self._run_here, attempt, definition, is_late)
 
     def _run_here(self, attempt: Attempt, definition: Definition | None, is_late: IsLate) -> Outcome:
@@ -111,15 +111,15 @@ class Runner:
         return already_acknowledged(attempt, self._run(attempt, definition, job, run, is_late))
 
     async def run_async(self, attempt: Attempt, on_cancel: OnCancel = pass_on_cancellation) -> Outcome:
-        """Runs a job whose `run` is a coroutine function. When it is itself cancelled, `on_cancel` decides whether that
-        is a failure or is raised."""
-        import asyncio  # here and below: a worker of threads needs none of it
+        """Runs a job whose `run` is a coroutine function. When this coroutine is cancelled, `on_cancel` decides whether
+        the cancellation is a failure or is raised."""
+        import asyncio  # here and below: a worker of threads does not need it
 
         before = RUNNING.get()
         try:
             if not is_stored(attempt.encoding):
                 found = self.prepare(attempt)
-            else:  # in a thread: a store may take its time
+            else:  # in a thread, as a payload store may be slow
                 found = await asyncio.to_thread(self.prepare, attempt)
                 RUNNING.set(found[2] if isinstance(found, tuple) else before)
             if not isinstance(found, tuple):
@@ -139,12 +139,12 @@ class Runner:
             RUNNING.set(before)
 
     def timed_out(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """The outcome of an attempt that was ended from outside: a timeout or a crash of its process."""
+        """Returns the outcome of an attempt that was ended from outside: by a timeout or a crash of its process."""
         return copy_context().run(self._timed_out_here, attempt, error)
 
     def _timed_out_here(self, attempt: Attempt, error: BaseException) -> Outcome:
         found = self.prepare(attempt)
-        if isinstance(found, Unknown):  # it was known, so its payload cannot be read again now: no hook can run
+        if isinstance(found, Unknown):  # the job was known, so its payload is unreadable now: no hook can run
             return self.give_up(attempt, error)
         if not isinstance(found, tuple):
             return found
@@ -153,7 +153,7 @@ class Runner:
         return outcome if definition.options.ack == "late" else already_acknowledged(attempt, outcome)
 
     def give_up(self, attempt: Attempt, error: BaseException) -> Outcome:
-        """The outcome of an attempt that is not waited for any more. Runs no hook: the attempt may still run."""
+        """Returns the outcome of an abandoned attempt. Runs no hook: the attempt may still run."""
         definition = definition_for(attempt)
         if definition is None:
             return unknown_job(attempt)
@@ -187,7 +187,7 @@ class Runner:
             return definition, definition.build(attempt, run), run
         except ParameterError as error:
             return refused(error)
-        except Exception as error:  # of a parameter's own __post_init__
+        except Exception as error:  # raised by a parameter's own __post_init__
             return failed(error, retry=False)
 
     def _run(self, attempt: Attempt, definition: Definition, job: Any, run: JobRun, is_late: IsLate) -> Outcome:
@@ -248,15 +248,15 @@ class Runner:
         else:
             if verdict != "unknown":
                 return verdict == "ok"
-            # Not begun either: its lease may have ended meanwhile, and another worker may have run it.
+            # The task is not begun in this case either: its lease may have ended, and another worker may have run it.
             reason = "the reply was lost; most likely it was taken, and the task has ended without a run"
         _log.warning("not begun: its early acknowledgement failed", task=attempt.id, job=attempt.type, error=reason)
         return False
 
 
 def _unproved(run: JobRun) -> Failed | None:
-    """Why an encrypted step of a flow may not run: the results passed to it do not prove that the steps before it
-    succeeded. Without this check, a job that never reads them would run as soon as it is put in line."""
+    """The outcome of an encrypted step of a flow whose received results do not prove that the steps before it succeeded
+    (None if they do). Without this check, a job that never reads them would run as soon as it is put in line."""
     try:
         run.received()
     except EncryptionError as error:
@@ -285,18 +285,17 @@ def _read_returned(definition: Definition, returned: Any, limit: int) -> Outcome
         raw = to_json(returned)
     except (TypeError, ValueError, RecursionError):
         raw = NULL
-    if len(raw) <= limit and NULL not in raw:  # else something may be wrong with it: write_result says what
+    if len(raw) <= limit and NULL not in raw:  # else the result may be invalid: write_result raises the reason
         return Succeeded(raw)
     try:
         return Succeeded(write_result(returned, limit, what=f"the result of {definition.kind} {definition.name!r}"))
-    except UsageError as error:  # it has done its work, and once more it would return the same
+    except UsageError as error:  # no retry: the job has done its work, and would return the same result again
         name = "ResultTooLarge: " if isinstance(error, ResultTooLarge) else ""
         raise Fail(f"{name}{error}", retry=False) from error
 
 
 def _with_payload(outcome: Outcome, run: JobRun, encryption: PayloadEncryption | None) -> Outcome:
-    """A move of a task that keeps its payload takes it from here where it has to be encrypted again: reports do not
-    read the payload store."""
+    """Adds the payload to a move that keeps it and must encrypt it again: reports do not read the payload store."""
     if not isinstance(outcome, Moved) or outcome.payload is not None or without_store(encryption) is None:
         return outcome
     kept = run.attempt
@@ -304,7 +303,7 @@ def _with_payload(outcome: Outcome, run: JobRun, encryption: PayloadEncryption |
 
 
 def _after_hooks(attempt: Attempt, definition: Definition, job: Any, error: BaseException) -> Outcome:
-    """The outcome of an error, behind the hooks that are called for it."""
+    """Calls the hooks for an error, and returns its outcome."""
     outcome, hooks = after_error(attempt, definition, error)
     for name in hooks:
         _call_hook(name, attempt, getattr(job, name), shown(attempt, definition, error))
@@ -314,7 +313,7 @@ def _after_hooks(attempt: Attempt, definition: Definition, job: Any, error: Base
 def _call_hook(name: str, attempt: Attempt, hook: Callable[..., Any], *args: Any) -> None:
     try:
         returned = hook(*args)
-        if hasattr(returned, "__await__"):  # of a coroutine job whose process has ended, and its loop with it
+        if hasattr(returned, "__await__"):  # a hook of a coroutine job whose process, and event loop, has ended
             import asyncio
 
             asyncio.run(_settled(returned))
@@ -333,7 +332,7 @@ async def _await_hook(
 
 
 def _described(definition: Definition) -> str:
-    """The job for messages of its middleware."""
+    """The job's kind and name, for messages of its middleware."""
     return f"{definition.kind} {definition.name!r}"
 
 
@@ -354,13 +353,13 @@ async def _within(attempt: Attempt, definition: Definition, work: Any) -> Any:
         if not limit.expired():
             raise
         raise out_of_time(attempt, definition) from error
-    ends = limit.when()  # the job may have caught the cancellation, or have blocked the loop so that none came
+    ends = limit.when()  # the job may have caught the cancellation, or blocked the loop so that it never came
     if limit.expired() or (ends is not None and asyncio.get_running_loop().time() > ends):
         raise out_of_time(attempt, definition)
     return returned
 
 
 async def _settled(returned: Any) -> None:
-    """Awaits what a hook returned when it is a coroutine."""
+    """Awaits the return value of a hook if it is awaitable."""
     if hasattr(returned, "__await__"):
         await returned
