@@ -183,7 +183,8 @@ class Reporting:
     def _give_way(self, reports: Sequence[Report]) -> None:
         """Leaves the queues of tasks that are handed back alone for a second, as all that this worker had in hand were
         tasks of jobs that it does not know. Being idle, it would be the first to take them each time they are due, and
-        the worker that knows them, which is busy, the last."""
+        the worker that knows them, which is busy, the last. Not while they fill its slots: its own tasks may be in line
+        behind them."""
         for queue in {attempt.queue for attempt, outcome in reports if isinstance(outcome, Deferred)}:
             self._parts.rotation.pause(queue)
             self.gave_way.add(queue)
@@ -213,7 +214,8 @@ class Reporting:
                 (attempt, self._unknown.reported(attempt, outcome) if isinstance(outcome, Unknown) else outcome)
                 for attempt, outcome in reports
             ]
-            if kinds.count(Unknown) == self._parts.prefetch.in_hand:
+            prefetch = self._parts.prefetch
+            if prefetch.has_free_slots and kinds.count(Unknown) == prefetch.in_hand:
                 self._give_way(reports)
         if Failed in kinds or Unknown in kinds:
             reports = [
