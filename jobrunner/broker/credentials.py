@@ -18,7 +18,6 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from jobrunner.broker.connection import CREDENTIAL_OPTIONS, CREDENTIAL_PROVIDER, PASSWORD_FILE, Credentials
 from jobrunner.broker.redis_errors import RedisConnectionError
 from jobrunner.errors import InvalidOption
-from jobrunner.formatting import describe
 from jobrunner.settings import see_project
 
 
@@ -54,8 +53,8 @@ class _PasswordFile:
         try:
             password = Path(self._path).read_text().rstrip("\r\n")
         except (OSError, ValueError) as error:
-            told = getattr(error, "strerror", None) or error
-            raise RedisConnectionError(f"password_file {self._path!r} cannot be read: {told}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise RedisConnectionError(f"password_file {self._path!r} cannot be read: {reason}") from error
         if not password:
             raise RedisConnectionError(f"password_file {self._path!r} is empty")
         return (self._user, password) if self._user else (password,)
@@ -71,13 +70,14 @@ class _Provider:
 
     def get_credentials(self) -> tuple[str, ...]:
         try:
-            said = self._provider.get_credentials()
+            found = self._provider.get_credentials()
         except Exception as error:
             raise RedisConnectionError(f"{self._named} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(said, (tuple, list)) or not 1 <= len(said) <= 2 or not all(isinstance(s, str) for s in said):
+        is_list = isinstance(found, (tuple, list)) and len(found) in (1, 2)
+        if not is_list or not all(isinstance(one, str) for one in found):
             # The message never has the value itself, which may be the password.
-            raise RedisConnectionError(f"{self._named} returned {type(said).__name__}: return (user, password)")
-        return (self._user, *said) if self._user and len(said) == 1 else tuple(said)
+            raise RedisConnectionError(f"{self._named} returned {type(found).__name__}: return (user, password)")
+        return (self._user, *found) if self._user and len(found) == 1 else tuple(found)
 
 
 @cache
@@ -94,5 +94,6 @@ def provider_at(path: str) -> Any:
     except Exception as error:
         raise InvalidOption(f"{what} cannot be made: {type(error).__name__}: {error}") from error
     if not callable(getattr(made, "get_credentials", None)):
-        raise InvalidOption(f"{what} makes {describe(made)}, which has no method get_credentials()")
+        # Not the object itself: a function that returns user and password takes itself for a provider.
+        raise InvalidOption(f"{what} makes an object of {type(made).__name__}, which has no method get_credentials()")
     return made

@@ -40,6 +40,9 @@ class Tokens:
 class Without:
     pass
 
+def pair():
+    return "ann", "known"
+
 def broken():
     raise LookupError("no region is set")
 """
@@ -222,7 +225,8 @@ def test_what_a_provider_cannot_say_is_an_outage_and_told(
         ("", "credential_provider=secret_tokens.Other", "cannot be made: AttributeError"),
         ("", "credential_provider=no_such_module.Tokens", "cannot be made: ModuleNotFoundError"),
         ("", "credential_provider=secret_tokens.broken", "cannot be made: LookupError: no region is set"),
-        ("", "credential_provider=secret_tokens.Without", r"makes .*, which has no method get_credentials\(\)"),
+        ("", "credential_provider=secret_tokens.Without", "object of Without, which has no method get_credentials"),
+        ("", "credential_provider=secret_tokens.pair", "object of tuple, which has no method get_credentials"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(provider: Any, user: str, option: str, words: str) -> None:
