@@ -154,7 +154,7 @@ class Batches:
         return None
 
     def _claim_first(self, index: str, lease_ms: int) -> Claimed | None:
-        """Looks again while the batches that it found are gone: a batch that was split leaves parts that are due."""
+        """Reads the index again while all batches found are gone: a batch that was split leaves parts that are due."""
         while True:
             some_gone = False
             for batch_id in self.broker.run(calls.foremost(self.keys, index, _LOOK_AT)):

@@ -62,11 +62,11 @@ class _LastTicks:
         self._known: dict[str, _LastTick] = {}
 
     def clear(self) -> None:
-        """What is known may be stale."""
+        """Forgets all jobs: the ticks may be stale."""
         self._known.clear()
 
     def forget(self, name: str) -> None:
-        """The same of one job."""
+        """Forgets one job."""
         self._known.pop(name, None)
 
     def of(self, definition: PeriodicDefinition) -> Operation[_LastTick]:

@@ -113,7 +113,7 @@ def latency_ms(client: Client) -> float:
 
 def write_refusal(client: Client) -> str:
     """Why the server takes no writes at present, where it cannot write its file; else empty. Such a server refuses a
-    PING, too, which is an answer: what only reads works."""
+    PING, too; that is an answer, and commands that only read work."""
     try:
         broker_of(client).run(ping())
     except ServerRefused as error:

@@ -287,8 +287,7 @@ class Soak:
 
 
 def _used(workers: Sequence[SoakProcess], client: Client) -> dict[str, Any]:
-    """What the workers and the server use now, as fields of a sample; None for what a server that is away does not say.
-    """
+    """Resources that the workers and the server use now, as fields of a sample; None where the server is away."""
     server_memory = keys = None
     with suppress(JobrunnerError):
         server_memory, keys = used_memory(client), key_count(client)

@@ -128,8 +128,8 @@ def run_operation(broker: Broker, steps: Operation[T]) -> T:
 
 
 def run_together(broker: Broker, operations: Sequence[Operation[T]]) -> list[T | Exception]:
-    """Carries operations out side by side in this thread: what all of them ask next is one round trip. They may yield
-    nothing but lists of calls. Returns the value of each, or the error that it raised."""
+    """Carries operations out side by side in this thread: the next calls of all of them share a round trip. The
+    operations may yield lists of calls only. Returns the value of each operation, or the error that it raised."""
     ends: list[Any] = [None] * len(operations)
     answers: dict[int, Any] = dict.fromkeys(range(len(operations)))
     while answers:
