@@ -53,7 +53,7 @@ _FILE_ERRORS = ("PEM", "X509")
 _CERTIFICATE_REFUSED = re.compile("_ALERT_.*(UNKNOWN_CA|CERTIFICATE)")
 """Alerts of a server about the certificate of its client."""
 _UNNAMED = ("BUSY ", "MISCONF ", "NOREPLICAS ")
-"""What begins the replies for which redis-py has no classes of their own."""
+"""Prefixes of replies for which redis-py has no class of their own."""
 AsyncCheck = Callable[[Any], Awaitable[None]]
 T = TypeVar("T")
 

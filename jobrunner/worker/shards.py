@@ -72,7 +72,7 @@ class ServedShards:
 
 
 def served_shards(broker: Broker, keys: Keys, weights: Mapping[str, int]) -> ServedShards:
-    """The shards as they are now; of a queue whose node is away the first one, until a heartbeat is told of more.
+    """The current shards; for a queue whose node is away only the first shard, until a heartbeat reads the number.
     Raises ServerError."""
     return ServedShards(keys, weights, read_shard_counts(broker, keys, list(weights)))
 

@@ -13,7 +13,7 @@ from jobrunner.client.queue import Queue
 from jobrunner.coordinator.coordinator import LeaderTimes
 from jobrunner.errors import LeaseError, QueueNotEmpty, ReportsRefused, TaskGone
 from tests.simulation.scheduler import Actor
-from tests.simulation.workers import KEYS, LEASE_S, UNKNOWN, coordinator_of, until_known
+from tests.simulation.workers import KEYS, LEASE_S, UNKNOWN, coordinator_of, leader, until_known
 
 SPARE = "spare/in"
 _QUEUE = KEYS.queue(SPARE)
@@ -122,18 +122,7 @@ def replayer(rounds: int) -> Callable[[Actor], None]:
 
 def spare_leader(name: str, rounds: int) -> Callable[[Actor], None]:
     """A coordinator that forgets queues that are unused for some seconds."""
-
-    def job(actor: Actor) -> None:
-        coordinator = coordinator_of(actor, name, LeaderTimes(ttl_s=6.0, sweep_s=2.0, forget_queues_s=2.0))
-        for _ in range(rounds):
-            try:
-                pause = coordinator.step()
-            except UNKNOWN as error:
-                actor.hears(error)
-                pause = 1.0
-            actor.sleep(pause)
-
-    return job
+    return leader(rounds, name, LeaderTimes(ttl_s=6.0, sweep_s=2.0, forget_queues_s=2.0))
 
 
 def last_spare_worker(actor: Actor) -> None:

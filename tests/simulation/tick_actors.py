@@ -9,14 +9,14 @@ from msgspec.structs import replace
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.periodic_state import switch
-from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
+from jobrunner.coordinator.coordinator import LeaderTimes
 from jobrunner.errors import UnknownJob
 from jobrunner.periodic import PeriodicDefinition
 from tests.simulation.scheduler import Actor
-from tests.simulation.workers import KEYS, NEXT, OUT, UNKNOWN, coordinator_of
+from tests.simulation.workers import KEYS, NEXT, OUT, UNKNOWN, coordinator_of, coordinator_turn
 
 JOB = "report"
-_LAST_S, _SWEEP_S = 10.0, 15.0
+_LAST_S, _SWEEP_S, _PAUSE_S = 10.0, 15.0, 0.5
 
 
 def drawn_job(choice: Callable[[Any], Any]) -> PeriodicDefinition:
@@ -58,7 +58,7 @@ def tick_leader(name: str, ttl_s: float, until_s: float) -> Callable[[Actor], No
         random, ends = actor.world.random, actor.world.now + until_s * 1000
         coordinator = coordinator_of(actor, name, LeaderTimes(ttl_s, _SWEEP_S))
         while actor.world.now < ends:
-            _turn(actor, coordinator)
+            coordinator_turn(actor, coordinator, after_error_s=_PAUSE_S)
             if random.random() < 0.1:
                 actor.sleep(ttl_s * 1.2)
             if random.random() < 0.05:
@@ -68,15 +68,6 @@ def tick_leader(name: str, ttl_s: float, until_s: float) -> Callable[[Actor], No
                     actor.hears(error)
 
     return job
-
-
-def _turn(actor: Actor, coordinator: Coordinator) -> None:
-    try:
-        pause = coordinator.step()
-    except UNKNOWN as error:
-        actor.hears(error)
-        pause = 0.5
-    actor.sleep(pause)
 
 
 def switcher(rounds: int) -> Callable[[Actor], None]:
@@ -105,5 +96,5 @@ def last_leader(actor: Actor) -> None:
     actor.broker.run(leader_calls.define_periodics(KEYS, published))
     run_operation(actor.broker, switch(KEYS, JOB, enabled=True))
     while actor.world.now < ends:
-        _turn(actor, coordinator)
+        coordinator_turn(actor, coordinator, after_error_s=_PAUSE_S)
     coordinator.resign()

@@ -238,20 +238,25 @@ def run_batch(actor: Actor, lease: BatchLease, *, is_steady: bool = False) -> No
             return
 
 
-def leader(rounds: int, name: str) -> Callable[[Actor], None]:
+def leader(rounds: int, name: str, times: LeaderTimes = _TIMES) -> Callable[[Actor], None]:
     """Turns of a coordinator, with its own name."""
 
     def job(actor: Actor) -> None:
-        coordinator = coordinator_of(actor, name)
+        coordinator = coordinator_of(actor, name, times)
         for _ in range(rounds):
-            try:
-                pause = coordinator.step()
-            except UNKNOWN as error:
-                actor.hears(error)
-                pause = 1.0
-            actor.sleep(pause)
+            coordinator_turn(actor, coordinator, after_error_s=1.0)
 
     return job
+
+
+def coordinator_turn(actor: Actor, coordinator: Coordinator, *, after_error_s: float) -> None:
+    """One turn, and the pause behind it."""
+    try:
+        pause = coordinator.step()
+    except UNKNOWN as error:
+        actor.hears(error)
+        pause = after_error_s
+    actor.sleep(pause)
 
 
 def coordinator_of(actor: Actor, name: str, times: LeaderTimes = _TIMES) -> Coordinator:

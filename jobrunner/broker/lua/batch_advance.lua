@@ -51,7 +51,7 @@ if #left_ids > 0 then notify_worker_if_limited(wake) end
 local left_by_rows = #left_ids > 0 and redis.call('HINCRBY', batch, 'gone', #left_ids) or tonumber(read.gone or 0)
 if full then
   extend_member_leases(read, now)
-  -- A write is nobody's: it is not left alone for the lease under which it was claimed.
+  -- No worker owns a write, so it is due again before the lease under which it was claimed ends.
   redis.call('ZADD', finishing, 'XX', read.size == '0' and 'CH' or 'GT', exact(now + WAITING_MS), id)
   return reply('full', full)
 end

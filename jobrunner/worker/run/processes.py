@@ -74,12 +74,12 @@ class ProcessSlots:
 
 
 class ChildStarts:
-    """What the slots of an executor know together of the start of children."""
+    """State of the starts of children, shared by the slots of an executor."""
 
     def __init__(self) -> None:
         self.complaints = Complaints()
         self.has_worked = False
-        """Whether any child could load the modules: one that cannot, later, met other code than the worker."""
+        """Whether any child has loaded the modules. When a later child cannot, the code of the modules has changed."""
 
 
 class ProcessSlot:
