@@ -24,12 +24,6 @@ _INSTALLED = ("/site-packages/", "/dist-packages/")
 dependencies."""
 
 
-def with_user_frame(line: str, error: BaseException) -> str:
-    """An error in one line, followed by ` (orders.py:12 parse)`, where the user's code is in its traceback."""
-    frame = user_frame(error)
-    return f"{line} ({frame})" if frame else line
-
-
 def user_frame(error: BaseException) -> str:
     """`file:line function` of the innermost frame of the user's own code; '' when there is none.
 

@@ -37,7 +37,7 @@ from jobrunner.spark.station.failure_verdict import (
 from jobrunner.spark.station.gathering import OtherItems
 from jobrunner.spark.station.refused_batches import Blame, Refusals, takes_rows
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
-from jobrunner.spark.user_frame import with_user_frame
+from jobrunner.spark.user_frame import user_frame
 
 _FIRST_S = 1.0
 _LONGEST_S = 60.0
@@ -249,15 +249,16 @@ class BatchFailures:
             is_final=cause is not Cause.CODE and self.report(partial(self._is_final, lease, cause)),
             is_divisible=not is_never or getattr(error, "may_be_of_rows", False),
         )  # fmt: skip
+        place = user_frame(error)
         with self._lock:
             evidence = self._history.failed(
-                lease.id, lease.root, line, may_pass=may_pass, worked_elsewhere=lease.others_worked
+                lease.id, lease.root, line, place, may_pass=may_pass, worked_elsewhere=lease.others_worked
             )
             verdict = verdict_on(failed, evidence)
             pause_s = self._pauses.after(verdict.pause, monotonic() - run_s)
             may_be_of_items = failed.is_divisible and (cause is not Cause.CODE or evidence.has_worked)
             self.others.wanted = verdict.fate is not Fate.COUNTED and pause_s > 0 and may_be_of_items
-        told = with_user_frame(line, error)
+        told = f"{line} ({place})" if place else line
         if verdict.fate is Fate.COUNTED:
             return self._failed(lease, told, cause, run_s), told
         if pause_s and self._stops(told, compared(line, may_pass=may_pass)):

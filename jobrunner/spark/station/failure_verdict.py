@@ -17,9 +17,9 @@ PATIENT_WITH = 5
 _SEARCHED = 32
 """Failures in a row up to which a batch is split to find an item that works: the parts on one path from a large batch
 to single items."""
-_PROVEN_IN_A_ROW = 64
-"""Failures in a row up to which an earlier success proves that the items are to blame. Bad items may be adjacent, but
-many failures without a success may have another cause by now."""
+_MANY_IN_A_ROW = 64
+"""Failures in a row up to which an earlier success, or a text of its own, proves that an item is to blame. Bad items
+may be adjacent, but many failures without a success have another cause: the code, deployed with a fault."""
 _REMEMBERED = 10_000
 _VARYING = re.compile(r"[\w+/=.-]*\d[\w+/=.-]*")
 """Words that differ from one failure of an outage to the next: times, ports, ids of requests."""
@@ -42,7 +42,8 @@ class Evidence:
     in_a_row: int
     """Batches that failed since the last success, each counted once."""
     is_one_error: bool
-    """Whether the batches counted in `in_a_row` failed with the same error."""
+    """Whether the batches counted in `in_a_row` failed with the same error, or are many and failed at the same place in
+    the user's code."""
     failed_alone: bool
     """Whether this batch has failed before in this process, and since then another batch succeeded, or none ran: the
     limits that its items count against may hold up all others."""
@@ -54,7 +55,7 @@ class FailureHistory:
     def __init__(self) -> None:
         self._successes = 0
         self._failed_at: dict[tuple[str, str], int] = {}
-        self._in_a_row: dict[str, str] = {}
+        self._in_a_row: dict[str, tuple[str, str]] = {}
         self._since_success = 0
         self._runs = self._last_success = 0
         self._last_failure: dict[str, int] = {}
@@ -68,11 +69,13 @@ class FailureHistory:
         self._since_success = 0
 
     def failed(
-        self, batch_id: str, root: str, line: str, *, may_pass: bool = False, worked_elsewhere: bool = False
+        self, batch_id: str, root: str, line: str, place: str = "", *, may_pass: bool = False,
+        worked_elsewhere: bool = False,
     ) -> Evidence:
-        """Counts a failure with this error. `may_pass`: the error may be an outage behind a sink, so a success of other
-        batches proves nothing, and errors that differ only in words with digits are the same. `worked_elsewhere`:
-        another part of the same batch succeeded, maybe in another process."""
+        """Counts a failure with this error. `place`: where the user's code raised it; '' when unknown. `may_pass`: the
+        error may be an outage behind a sink, so a success of other batches proves nothing, and errors that differ only
+        in words with digits are the same. `worked_elsewhere`: another part of the same batch succeeded, maybe in
+        another process."""
         kind = line.partition(":")[0]
         first = min(self._failed_at.get((one, kind), self._successes) for one in _with_larger(batch_id, root))
         self._failed_at.setdefault((batch_id, kind), self._successes)
@@ -83,12 +86,15 @@ class FailureHistory:
         _forget(self._failed_at)
         _forget(self._last_failure)
         self._since_success += 1
-        others_worked = self._successes > first and self._since_success <= _PROVEN_IN_A_ROW and not may_pass
+        others_worked = self._successes > first and self._since_success <= _MANY_IN_A_ROW and not may_pass
         if not others_worked:
-            self._in_a_row[batch_id] = compared(line, may_pass=may_pass)
-            others_worked = worked_elsewhere and len(self._in_a_row) <= _PROVEN_IN_A_ROW and not may_pass
-        is_one_error = len(set(self._in_a_row.values())) <= 1
-        return Evidence(self._successes > 0, others_worked, len(self._in_a_row), is_one_error, failed_alone)
+            words = compared(line, may_pass=may_pass)
+            self._in_a_row[batch_id] = (words, f"{kind} {place}" if place else words)
+            others_worked = worked_elsewhere and len(self._in_a_row) <= _MANY_IN_A_ROW and not may_pass
+        in_a_row = len(self._in_a_row)
+        compares_places = in_a_row > _MANY_IN_A_ROW
+        is_one_error = len({place if compares_places else words for words, place in self._in_a_row.values()}) <= 1
+        return Evidence(self._successes > 0, others_worked, in_a_row, is_one_error, failed_alone)
 
 
 def compared(line: str, *, may_pass: bool) -> str:

@@ -44,8 +44,8 @@ QUEUE = "flights/clean"
 LEASE_S = 60.0
 
 
-def of_python(words):
-    text = f"org.apache.spark.SparkException: no\nTraceback (most recent call last):\n  File x\n{words}\n"
+def of_python(words, frame="File x"):
+    text = f"org.apache.spark.SparkException: no\nTraceback (most recent call last):\n  {frame}\n{words}\n"
     return SparkTaskError(text)
 
 
@@ -301,6 +301,27 @@ def test_an_error_that_begins_in_the_middle_kills_no_item_and_stops_the_station(
     assert served.failures.reason is None
     assert client.queue("flights/late").counts()["waiting"] == 6_000
     assert client.queue(QUEUE).counts()["dead"] == 0
+
+
+def test_a_fault_in_the_code_whose_errors_have_values_of_items_kills_few(station, client):
+    """A bad version was deployed: each item has an error text of its own, from one line of the function."""
+    served = station(max_attempts=3)
+    client.queue(QUEUE).configure(max_attempts=3)
+    client.queue(QUEUE).push_many(range(6_000))
+    for _ in range(3):
+        served.step(raises_for([]), n=500)
+
+    def errors(members):
+        return of_python(f"ValueError: {members[0]!r} is no price", 'File "/srv/orders.py", line 12, in price')
+
+    for _ in range(2_000):
+        if not served.step(errors, n=500):
+            served.clock.advance(60_000)
+
+    dead = client.queue(QUEUE).counts()["dead"]
+    assert dead < 64
+    served.run(raises_for([]), n=500)
+    assert client.queue("flights/late").counts()["waiting"] == 6_000 - dead
 
 
 @pytest.mark.parametrize("error", [of_python("KeyError: 'price'"), ConnectionRefusedError("down")])

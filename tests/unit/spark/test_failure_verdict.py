@@ -128,6 +128,16 @@ class TestHistory:
         history.failed("a", "a", "ValueError: 17 is no airport")
         assert not history.failed("b", "b", "ValueError: 18 is no airport").is_one_error
 
+    def test_many_errors_of_rows_from_one_place_in_the_code_are_one_error(self) -> None:
+        history = FailureHistory()
+        fail = lambda n, place: history.failed(f"{n}", f"{n}", f"ValueError: {n}", place).is_one_error  # noqa: E731
+        assert [fail(n, "orders.py:12 price") for n in range(66)] == [True] + [False] * 63 + [True] * 2
+        assert not fail(66, "orders.py:15 tax")
+
+    def test_many_errors_of_rows_are_compared_by_their_text_where_no_place_is_known(self) -> None:
+        history = FailureHistory()
+        assert not [history.failed(f"{n}", f"{n}", f"ValueError: {n}") for n in range(66)][-1].is_one_error
+
     def test_a_batch_failed_alone_when_another_one_succeeded_or_none_ran_since_it_last_failed(self) -> None:
         history = FailureHistory()
         failed_alone = lambda batch: history.failed(batch, batch, "K: 1", may_pass=True).failed_alone  # noqa: E731

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from jobrunner.spark.user_frame import user_frame, with_user_frame
+from jobrunner.spark.user_frame import user_frame
 
 WORKER = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -39,9 +39,7 @@ class FromAWorker(Exception):
     ],
 )
 def test_the_innermost_frame_of_the_user_is_named(library: str) -> None:
-    error = FromAWorker(WORKER.format(library=library))
-    assert user_frame(error) == "money.py:7 cents"
-    assert with_user_frame("ValueError: no number", error) == "ValueError: no number (money.py:7 cents)"
+    assert user_frame(FromAWorker(WORKER.format(library=library))) == "money.py:7 cents"
 
 
 def test_an_application_that_is_installed_is_the_users_code() -> None:
@@ -75,5 +73,5 @@ def test_an_error_without_text_has_the_frame_of_its_own_traceback() -> None:
     assert user_frame(raised.value).startswith("test_user_frame.py:")
 
 
-def test_without_a_frame_of_the_user_the_line_stays_as_it_is() -> None:
-    assert with_user_frame("SparkError: executor lost", RuntimeError("executor lost")) == "SparkError: executor lost"
+def test_an_error_that_no_code_of_the_user_raised_has_no_frame() -> None:
+    assert not user_frame(RuntimeError("executor lost"))
