@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from jobrunner.broker.call import BROKEN, Call
-from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
+from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch, Troubles
 from jobrunner.broker.cluster_nodes import OpenNodes, away
 from jobrunner.broker.reconnect import ReconnectPolicy
 from jobrunner.broker.redis_errors import RedisError, server_error
@@ -37,25 +37,25 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
             except ServerError as refused:
                 parts.give_up(refused)
                 continue
-            if (trouble := await self._exchange(parts)) is not None:
-                await asyncio.sleep(self._pause_before_next(parts, policy, trouble))
+            if troubles := await self._exchange(parts):
+                await asyncio.sleep(self._pause_before_next(parts, policy, troubles))
         return parts.replies()
 
     async def _greet(self) -> None:
         greeting, sent_at = self._greeting_due(), monotonic()
         if greeting is None:
             return
-        while greeting.open and await self._exchange(greeting) is None:
+        while greeting.open and not await self._exchange(greeting):
             pass  # the greeting was redirected
         self._take_greeting(greeting, sent_at)
 
-    async def _exchange(self, parts: ClusterBatch) -> Exception | None:
+    async def _exchange(self, parts: ClusterBatch) -> Troubles:
         try:
             if self._cluster.is_stale:
                 await asyncio.to_thread(self._cluster.refresh)
             groups = parts.groups()
         except BROKEN as error:
-            return error
+            return {None: error}
         except RedisError as error:
             raise server_error(error) from error
         answers = await asyncio.gather(*map(self._ask, groups))
@@ -64,7 +64,7 @@ class AsyncClusterNodes(OpenNodes[AsyncClusterNode]):
                 parts.failed(group, answer)
             else:
                 parts.take(group, answer)
-        return parts.trouble
+        return parts.troubles
 
     async def _ask(self, group: NodeBatch) -> list[Any] | ServerError:
         address = group.address

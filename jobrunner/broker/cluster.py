@@ -14,6 +14,7 @@ from jobrunner.broker.redis_errors import (
     RedisConnectionError,
     RedisError,
     ResponseError,
+    SlotNotServed,
     TlsError,
 )
 from jobrunner.broker.slots import SLOTS, slot_of
@@ -48,11 +49,11 @@ class Cluster:
         return self._topology.url_of(address)
 
     def node_of(self, slot: int) -> Address:
-        """The node that serves a slot. Raises RedisConnectionError when none is known."""
+        """The node that serves a slot. Raises SlotNotServed when none is known."""
         found = self._map[slot] if self._map else None
         if found is None:
             self.is_stale = True
-            raise RedisConnectionError(f"no node of the cluster serves slot {slot}")
+            raise SlotNotServed(f"no node of the cluster serves slot {slot}")
         return found
 
     def node_for(self, key: bytes) -> Address:

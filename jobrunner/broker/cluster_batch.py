@@ -5,7 +5,7 @@ before it did anything is sent again; a call that may have been applied is sent 
 module does no I/O, so the drivers for threads and for asyncio share it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,8 @@ from jobrunner.broker.redis_errors import (
     BusyLoadingError,
     ClusterDownError,
     MovedError,
-    RedisConnectionError,
     ResponseError,
+    SlotNotServed,
     TryAgainError,
 )
 from jobrunner.broker.slots import slot_of
@@ -27,6 +27,8 @@ from jobrunner.broker.topology import Address
 from jobrunner.clock import since_boot
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, ServerRefused, ServerUnavailable
 
+Troubles = dict[Address | None, Exception]
+"""Errors by node; None stands for the slots that no node serves, and for a cluster of which no node answers."""
 _MOST_HOPS = 8
 _AWAY = "non local key"
 """The error of a script that uses a key of another node, or a key that is missing while its slot is being moved."""
@@ -46,6 +48,8 @@ class _CallPart:
     asking: bool = False
     sent_at: float | None = None
     """The instant at which the part was first sent, if it may have been applied."""
+    failed_at: Address | None = None
+    """The node that did not answer it, or is not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class ClusterBatch:
     """The state of one batch. `groups` returns the calls to send, `take` and `failed` take the replies, until no call
     is `open`.
 
-    `trouble` is the error for which open calls have to wait before they are sent again; None when they need not.
+    `troubles` are the errors for which open calls have to wait before they are sent again; empty when they need not.
     """
 
     def __init__(self, calls: Sequence[Call[Any]], cluster: Cluster, confirmation: Call[None] | None) -> None:
@@ -75,7 +79,7 @@ class ClusterBatch:
         self._answered = 0
         self._hops = 0
         self._sent_at = 0.0
-        self.trouble: Exception | None = None
+        self.troubles: Troubles = {}
 
     @property
     def open(self) -> bool:
@@ -86,13 +90,13 @@ class ClusterBatch:
         """The calls to send now, one group for each node. Calls of a slot without a node stay open."""
         by_node: dict[tuple[Address, bool], list[_CallPart]] = {}
         self._sent_at = since_boot()
-        wanted, self._open, self.trouble = [*self._all_open()], [], None
+        wanted, self._open, self.troubles = [*self._all_open()], [], {}
         for part in wanted:
             try:
                 by_node.setdefault((part.address or self._node_of(part), part.asking), []).append(part)
-            except RedisConnectionError as error:
-                self.trouble = error
-                self._open.append(part)
+            except SlotNotServed as error:
+                self.troubles[None] = error
+                self._open.append(replace(part, failed_at=None))
         return [self._group(address, parts, asking) for (address, asking), parts in by_node.items()]
 
     def take(self, group: NodeBatch, replies: list[Any]) -> None:
@@ -105,7 +109,7 @@ class ClusterBatch:
         done = 0
         for part, reply in zip(group.parts, replies[1::2] if group.asking else replies, strict=True):
             if isinstance(reply, BusyLoadingError) and _is_needed(part.call):
-                self._open_again(part, reply)
+                self._open_again(part, reply, group.address)
             elif not (isinstance(reply, ResponseError) and self._goes_again(part, reply, group.address)):
                 self._settle(part, reply)
                 done += 1
@@ -121,19 +125,20 @@ class ClusterBatch:
             error = ServerUnavailable(str(error))
         for part in group.parts:
             if may_go_again and _is_needed(part.call):
-                self.trouble = error.__cause__ if isinstance(error.__cause__, Exception) else error
+                cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
                 sent_at = self._sent_at if was_sent and part.sent_at is None else part.sent_at
-                self._goes_anew(replace(part, sent_at=sent_at))
+                self._open_again(replace(part, sent_at=sent_at), cause, group.address)
             else:
                 self._settle(part, _given_up(part, error))
 
-    def give_up(self, error: JobrunnerError) -> None:
-        """Ends the batch when the time is up: open calls fail, with an unknown outcome for a call that was sent and
-        must be answered. Raises the first error when no call was answered and no outcome is unknown."""
-        failed, self._open = self._open, []
-        errors = [_given_up(part, error) for part in failed]
+    def give_up(self, error: JobrunnerError, of_nodes: Mapping[Address | None, JobrunnerError] | None = None) -> None:
+        """Ends the batch when the time is up: open calls fail with the error of the node that did not answer them, else
+        with `error`; with an unknown outcome for a call that was sent and must be answered. Raises the first error when
+        no call was answered, an unknown outcome before others."""
+        failed, self._open, by_node = self._open, [], of_nodes or {}
+        errors = [_given_up(part, by_node.get(part.failed_at, error)) for part in failed]
         if not self._answered:
-            raise next((one for one in errors if one is not error), error)
+            raise next((one for one in errors if isinstance(one, OutcomeUnknown)), errors[0] if errors else error)
         for part, told in zip(failed, errors, strict=True):
             self._settle(part, told)
 
@@ -190,12 +195,12 @@ class ClusterBatch:
 
     def _waits(self, part: _CallPart, reply: ResponseError) -> bool:
         self._cluster.is_stale = True
-        self._open_again(part, RedisConnectionError(f"slot {part.slot} is being moved or has no node ({reply})"))
+        self._open_again(part, SlotNotServed(f"slot {part.slot} is being moved or has no node ({reply})"), None)
         return True
 
-    def _open_again(self, part: _CallPart, trouble: Exception) -> None:
-        self.trouble = trouble
-        self._goes_anew(part)
+    def _open_again(self, part: _CallPart, trouble: Exception, node: Address | None) -> None:
+        self.troubles[node] = trouble
+        self._goes_anew(replace(part, failed_at=node))
 
     def _goes_anew(self, part: _CallPart) -> None:
         if part.call.everywhere and any(one.index == part.index for one in self._open):

@@ -8,10 +8,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from jobrunner.broker.call import BROKEN, Call, interpret
 from jobrunner.broker.cluster import Cluster
-from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
+from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch, Troubles
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.reconnect import ReconnectPolicy
-from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, server_error
+from jobrunner.broker.redis_errors import (
+    BusyLoadingError,
+    RedisConnectionError,
+    RedisError,
+    SlotNotServed,
+    TlsError,
+    server_error,
+)
 from jobrunner.broker.topology import Address
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import ClientClosed, ServerError, ServerUnavailable
@@ -76,13 +83,14 @@ class OpenNodes(Generic[AnyNode]):
             interpret(self._greeting, batch.replies()[0])
             self._greeted_at = sent_at
 
-    def _pause_before_next(self, parts: ClusterBatch, policy: ReconnectPolicy, trouble: Exception) -> float:
+    def _pause_before_next(self, parts: ClusterBatch, policy: ReconnectPolicy, troubles: Troubles) -> float:
         """Seconds until the open calls are sent again, after the greeting. After the retry timeout they fail."""
         self._greet_next_at = -inf
         try:
-            return policy.pause_to_connect(trouble)
+            return policy.pause_to_connect(next(iter(troubles.values())))
         except ServerUnavailable as over:
-            parts.give_up(over)
+            errors = {node: _unavailable(self._endpoint, node, error) or over for node, error in troubles.items()}
+            parts.give_up(next(iter(errors.values())), errors)
             return 0.0
 
     def _node(self, address: Address) -> AnyNode:
@@ -117,15 +125,15 @@ class ClusterNodes(OpenNodes[ClusterNode]):
             except ServerError as refused:
                 parts.give_up(refused)
                 continue
-            if (trouble := self._exchange(parts)) is not None:
-                sleep(self._pause_before_next(parts, policy, trouble))
+            if troubles := self._exchange(parts):
+                sleep(self._pause_before_next(parts, policy, troubles))
         return parts.replies()
 
     def _greet(self) -> None:
         greeting, sent_at = self._greeting_due(), monotonic()
         if greeting is None:
             return
-        while greeting.open and self._exchange(greeting) is None:
+        while greeting.open and not self._exchange(greeting):
             pass  # the greeting was redirected
         self._take_greeting(greeting, sent_at)
 
@@ -139,12 +147,12 @@ class ClusterNodes(OpenNodes[ClusterNode]):
             raise server_error(error) from error
         return [self._node(address) for address in self._cluster.primaries()]
 
-    def _exchange(self, parts: ClusterBatch) -> Exception | None:
+    def _exchange(self, parts: ClusterBatch) -> Troubles:
         try:
             self._cluster.refresh()
             groups = parts.groups()
         except BROKEN as error:
-            return error
+            return {None: error}
         except RedisError as error:
             raise server_error(error) from error
         for group, answer in zip(groups, self._ask_all(groups), strict=True):
@@ -152,7 +160,7 @@ class ClusterNodes(OpenNodes[ClusterNode]):
                 parts.failed(group, answer)
             else:
                 parts.take(group, answer)
-        return parts.trouble
+        return parts.troubles
 
     def _ask_all(self, groups: Sequence[NodeBatch]) -> list[list[Any] | ServerError]:
         """The replies of each node, or its error. The calling thread queries the first node, usually the only node."""
@@ -183,6 +191,26 @@ class ClusterNodes(OpenNodes[ClusterNode]):
             self._pool.shutdown(wait=False)
         for node in list(self._nodes.values()):
             node.close()
+
+
+def _unavailable(endpoint: Endpoint, node: Address | None, error: Exception) -> ServerUnavailable | None:
+    """The error for a node that does not answer, which it names: the URL names several, and the others may answer. None
+    when no node answers."""
+    name = f"node {node[0]}:{node[1]} of the cluster" if node is not None else ""
+    if isinstance(error, ServerError):  # a node that does not know the user yet
+        text = str(error)
+    elif isinstance(error, SlotNotServed):
+        text = f"the cluster at {endpoint} does not serve all slots: {error}; see CLUSTER NODES on one of its nodes"
+    elif isinstance(error, TlsError) and name:
+        text = f"no TLS with {name}: {error}"
+    elif name:
+        what = "does not answer yet" if isinstance(error, BusyLoadingError) else "does not answer"
+        text = f"{name} {what}: {str(error).removesuffix('.')}; see whether it runs"
+    else:
+        return None
+    found = ServerUnavailable(text)
+    found.__cause__ = error
+    return found
 
 
 def away(why: str) -> ServerUnavailable:

@@ -106,7 +106,7 @@ class Connection:
     def socket(self) -> socket.socket:
         """The open socket. Raises RedisConnectionError when the connection is not connected."""
         if self._socket is None:
-            raise RedisConnectionError(CLOSED)
+            raise self._broke("using", ConnectionError(CLOSED))
         return self._socket
 
     def connect(self) -> None:
@@ -145,10 +145,10 @@ class Connection:
             self.socket.sendall(packed)
         except TimeoutError as error:
             self.disconnect()
-            raise RedisTimeoutError("Timeout writing to socket") from error
+            raise RedisTimeoutError(f"Timeout writing to {self._address}") from error
         except OSError as error:
             self.disconnect()
-            raise RedisConnectionError(f"Error while writing to {self._address}: {error}") from error
+            raise self._broke("writing to", error) from error
         except BaseException:
             self.disconnect()  # a part may have been sent
             raise
@@ -171,16 +171,16 @@ class Connection:
                 return False
             if asked.recv(1, socket.MSG_PEEK):
                 return True
-        except (AttributeError, OSError, ValueError) as error:  # another thread has disconnected it
+            raise ConnectionError(CLOSED)
+        except (AttributeError, OSError, ValueError) as error:  # AttributeError: another thread has disconnected it
             self.disconnect()
-            raise RedisConnectionError(f"Error while reading from {self._address}: {error}") from error
-        raise RedisConnectionError(CLOSED)
+            raise self._broke("reading from", error) from error
 
     def read_response(self) -> Any:
         """The next reply. Raises ResponseError for an error reply."""
         replies = self._replies
         if replies is None:
-            raise RedisConnectionError(CLOSED)
+            raise self._broke("reading from", ConnectionError(CLOSED))
         try:
             reply = replies.next()
         except TimeoutError as error:
@@ -188,13 +188,17 @@ class Connection:
             raise RedisTimeoutError(f"Timeout reading from {self._address}") from error
         except OSError as error:
             self.disconnect()
-            raise RedisConnectionError(f"Error while reading from {self._address}: {error}") from error
+            raise self._broke("reading from", error) from error
         except BaseException:
             self.disconnect()  # a part of the reply may have been read
             raise
         if isinstance(reply, RedisError):
             raise reply
         return reply
+
+    def _broke(self, doing: str, error: Exception) -> RedisConnectionError:
+        """The error of a broken connection. It names the server: the caller may have a URL of several."""
+        return RedisConnectionError(f"Error while {doing} {self._address}: {error}")
 
     def _greet(self) -> None:
         address, name = self._address, self._options.client_name

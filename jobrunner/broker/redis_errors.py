@@ -30,6 +30,10 @@ class TlsError(RedisConnectionError):
     """A certificate is not valid, or a file of the URL's options cannot be read: to try again is of no use."""
 
 
+class SlotNotServed(RedisConnectionError):
+    """A slot of a cluster has no node, or is on its way to another."""
+
+
 class AuthenticationError(RedisConnectionError):
     """A wrong user or password, or none."""
 

@@ -52,6 +52,7 @@ _FILE_ERRORS = ("PEM", "X509")
 """Parts of OpenSSL that complain about the content of a file."""
 _CERTIFICATE_REFUSED = re.compile("_ALERT_.*(UNKNOWN_CA|CERTIFICATE)")
 """Alerts of a server about the certificate of its client."""
+_WITH_PLACE = (ours.RedisConnectionError, ours.RedisTimeoutError)
 _UNNAMED = ("BUSY ", "MISCONF ", "NOREPLICAS ")
 """Prefixes of replies for which redis-py has no class of their own."""
 AsyncCheck = Callable[[Any], Awaitable[None]]
@@ -124,8 +125,9 @@ class _CredentialsForRedisPy(theirs_credentials.CredentialProvider):
         return self.get_credentials()
 
 
-def translated(error: theirs.RedisError) -> ours.RedisError:
-    """The error of this package for one of redis-py."""
+def translated(error: theirs.RedisError, place: str = "") -> ours.RedisError:
+    """The error of this package for one of redis-py. `place` is the address of the server: redis-py does not name it
+    when the server closes a connection, and the caller may have a URL of several servers."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, SSLCertVerificationError):
         told = (cause.verify_message or str(cause)).rstrip(".")
@@ -138,7 +140,10 @@ def translated(error: theirs.RedisError) -> ours.RedisError:
     if type(error) is theirs.ResponseError and str(error).startswith(_UNNAMED):
         return ours.error_of_reply(str(error))
     kind = next(kind for kind in type(error).__mro__ if kind in _OURS)
-    return _OURS[kind](str(error))
+    ours_kind, text = _OURS[kind], str(error)
+    if ours_kind in _WITH_PLACE and place and place not in text:
+        text = f"{text.rstrip('.')} ({place})"
+    return ours_kind(text)
 
 
 def _forget_arguments(link: BaseException | None) -> None:
@@ -149,11 +154,16 @@ def _forget_arguments(link: BaseException | None) -> None:
 
 
 @contextmanager
-def _translation() -> Iterator[None]:
+def _translation(place: str) -> Iterator[None]:
     try:
         yield
     except theirs.RedisError as error:
-        raise translated(error) from error
+        raise translated(error, place) from error
+
+
+def _place_of(connection: Any) -> str:
+    path, host = getattr(connection, "path", ""), getattr(connection, "host", "")
+    return path or (f"{host}:{getattr(connection, 'port', 0)}" if host else "")
 
 
 class RedisPyConnection:
@@ -163,6 +173,7 @@ class RedisPyConnection:
         self._connection = connection
         self._check = check
         self.host, self.port = getattr(connection, "host", ""), getattr(connection, "port", 0)
+        self._place = _place_of(connection)
 
     @property
     def socket(self) -> socket.socket:
@@ -174,7 +185,7 @@ class RedisPyConnection:
 
     def connect(self) -> None:
         """Connects unless it is connected."""
-        with _translation():
+        with _translation(self._place):
             self._connection.connect()
         try:
             if self._check is not None:
@@ -189,18 +200,18 @@ class RedisPyConnection:
 
     def send(self, packed: bytes) -> None:
         """Sends commands that are packed already."""
-        with _translation():
+        with _translation(self._place):
             self._connection.send_packed_command([packed], check_health=False)
 
     def ask(self, *words: bytes | str | float) -> Any:
         """Sends one command and returns its reply. Raises ResponseError for an error reply."""
-        with _translation():
+        with _translation(self._place):
             self._connection.send_command(*words)
             return self._connection.read_response()
 
     def can_read(self, timeout: float = 0) -> bool:
         """Whether there is something to read, or comes within so many seconds."""
-        with _translation():
+        with _translation(self._place):
             return bool(self._connection.can_read(timeout=timeout))
 
     def read_response(self) -> Any:
@@ -208,10 +219,10 @@ class RedisPyConnection:
         try:
             return self._connection.read_response(disconnect_on_error=False)
         except _REPLIES as error:
-            raise translated(error) from error
+            raise translated(error, self._place) from error
         except theirs.RedisError as error:
             self.disconnect()
-            raise translated(error) from error
+            raise translated(error, self._place) from error
         except BaseException:
             self.disconnect()
             raise
@@ -236,6 +247,7 @@ class AsyncRedisPyConnection:
         self._check = check
         self._look = getattr(connection, "can_read", None) or connection.can_read_destructive  # before redis-py 8
         self.host, self.port = getattr(connection, "host", ""), getattr(connection, "port", 0)
+        self._place = _place_of(connection)
 
     async def connect(self) -> None:
         """Connects unless it is connected."""
@@ -246,7 +258,7 @@ class AsyncRedisPyConnection:
             _forget_arguments(error)
             cause = error.__cause__
             said = cause if isinstance(cause, (theirs.AuthenticationError, theirs.ResponseError)) else error
-            raise translated(said) from error
+            raise translated(said, self._place) from error
         except BaseException:  # redis-py leaves it open when its caller is cancelled while it greets the server
             await self.disconnect(nowait=True)
             raise
@@ -267,17 +279,17 @@ class AsyncRedisPyConnection:
         try:
             await _cancellable(self._connection.send_packed_command([packed], check_health=False))
         except theirs.RedisError as error:
-            raise translated(error) from error
+            raise translated(error, self._place) from error
 
     async def ask(self, *words: bytes | str | float) -> Any:
         """Sends one command and returns its reply. Raises ResponseError for an error reply."""
-        with _translation():
+        with _translation(self._place):
             await _cancellable(self._connection.send_command(*words))
             return await self._connection.read_response()
 
     async def can_read(self) -> bool:
         """Whether there is something to read."""
-        with _translation():
+        with _translation(self._place):
             return bool(await self._look())
 
     async def read_response(self) -> Any:
@@ -285,10 +297,10 @@ class AsyncRedisPyConnection:
         try:
             return await self._connection.read_response(disconnect_on_error=False)
         except _REPLIES as error:
-            raise translated(error) from error
+            raise translated(error, self._place) from error
         except theirs.RedisError as error:
             await self.disconnect(nowait=True)
-            raise translated(error) from error
+            raise translated(error, self._place) from error
         except BaseException:
             await self.disconnect(nowait=True)
             raise

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from jobrunner.broker.redis_errors import InvalidResponse, RedisConnectionError, error_of_reply
+from jobrunner.broker.redis_errors import InvalidResponse, error_of_reply
 
 Arg = bytes | str | int | float
-CLOSED = "Connection closed by server."
+CLOSED = "Connection closed by server"
 _AT_ONCE = 1 << 16
 """Bytes taken from the socket at a time."""
 _PARTIAL = object()
@@ -74,8 +74,7 @@ class Replies(Protocol):
         """Whether data was read from the socket that `next` has not returned."""
 
     def next(self) -> Any:
-        """The next reply. Raises OSError, RedisConnectionError when the server has closed the connection,
-        InvalidResponse."""
+        """The next reply. Raises OSError, also when the server has closed the connection, and InvalidResponse."""
 
 
 class HiredisReplies:
@@ -99,7 +98,7 @@ class HiredisReplies:
         while reply is _PARTIAL:
             size = self._fill_from(self._buffer)
             if size == 0:
-                raise RedisConnectionError(CLOSED)
+                raise ConnectionError(CLOSED)
             self._feed(self._buffer, 0, size)
             reply = self._gets()
         return reply
@@ -158,7 +157,7 @@ class PythonReplies:
     def _more(self) -> bytes:
         taken = self._take(_AT_ONCE)
         if not taken:
-            raise RedisConnectionError(CLOSED)
+            raise ConnectionError(CLOSED)
         return taken
 
 

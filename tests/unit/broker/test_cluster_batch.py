@@ -58,7 +58,7 @@ def test_a_moved_slot_is_asked_for_at_its_new_node_at_once_and_from_then_on(clus
     parts = ClusterBatch([get(LINES[0])], cluster, None)
 
     answers(parts, lambda *_: MovedError(f"{slot} h:{new[1]}"))
-    assert parts.trouble is None
+    assert not parts.troubles
     (sent,) = answers(parts, lambda *_: b"y")
 
     assert sent.address == new == cluster.node_of(slot)
@@ -72,7 +72,7 @@ def test_redirections_without_an_end_have_to_wait(cluster: Cluster) -> None:
     for hop in range(9):
         answers(parts, lambda *_, hop=hop: MovedError(f"{slot} h:{1 + hop % 2}"))
 
-    assert parts.trouble is not None
+    assert parts.troubles
 
 
 def test_a_single_key_is_asked_for_where_its_slot_goes_and_a_script_waits(cluster: Cluster) -> None:
@@ -94,7 +94,7 @@ def test_what_was_not_done_goes_again_after_a_pause(cluster: Cluster, refusal: E
     answers(parts, lambda *_: refusal)
 
     assert parts.open
-    assert parts.trouble is not None
+    assert parts.troubles
     assert cluster.is_stale
 
 
@@ -113,7 +113,7 @@ def test_a_node_that_is_away_keeps_no_other_from_its_answer(cluster: Cluster) ->
             parts.take(group, [b"y" for _ in group.calls])
         else:
             parts.failed(group, ServerUnavailable("gone"))
-    assert parts.trouble is not None
+    assert parts.troubles
 
     parts.give_up(ServerUnavailable("the time is up"))
 
@@ -132,7 +132,7 @@ def test_a_slot_that_no_node_serves_keeps_no_call_from_the_others(cluster: Clust
     assert sent.address == LEFT
     assert parts.open
     assert cluster.is_stale
-    assert "no node of the cluster serves slot" in str(parts.trouble)
+    assert "no node of the cluster serves slot" in str(parts.troubles[None])
     parts.give_up(ServerUnavailable("the time is up"))
     for line, reply in zip(LINES, parts.replies(), strict=True):
         assert (reply == b"y") == (slot_of(line.settings) < 8192)
@@ -297,7 +297,7 @@ def test_the_earliest_clock_is_that_of_all_primaries(cluster: Cluster, loads: bo
             parts.take(group, [BusyLoadingError("LOADING")])
         else:
             parts.failed(group, ServerUnavailable("gone"))
-    assert parts.trouble is not None
+    assert parts.troubles
     if comes_back:
         answers(parts, lambda address, _: [b"1015", b"0"] if address == LEFT else [b"1010", b"0"])
         assert not parts.open
@@ -343,7 +343,7 @@ def test_what_a_node_did_not_do_as_it_ran_a_long_script_goes_again_though_calls_
     busy = BusyScriptError("BUSY Redis is busy running a script")
 
     answers(parts, lambda _, call: busy if call is once else b"y")
-    assert parts.trouble is busy
+    assert parts.troubles == {LEFT: busy}
     (sent,) = answers(parts, lambda *_: 1)
 
     assert sent.calls == (once,)

@@ -15,7 +15,7 @@ from jobrunner.broker.calls.server import FORMAT, check_format
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.cluster_nodes import ClusterNodes
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.redis_errors import ClusterDownError, MovedError, RedisTimeoutError
+from jobrunner.broker.redis_errors import ClusterDownError, MovedError, RedisConnectionError, RedisTimeoutError
 from jobrunner.broker.slots import slot_of
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerRefused, ServerUnavailable
 from tests.support.cluster import KEYS, LEFT, LINES, MAP, RIGHT, Nodes, answers, get, renewable
@@ -163,6 +163,70 @@ def test_a_node_that_refuses_the_user_keeps_nobody_from_the_others(is_async: boo
     assert [str(one) == "the server refused this user" for one in found] == of_left
     assert [one == b"y" for one in found] == [not one for one in of_left]
     assert cluster.has_failed(LEFT), "the map may have changed"
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
+def test_the_error_of_a_call_names_the_node_that_did_not_answer_it(is_async: bool) -> None:
+    """It named all nodes of the URL and the error of one of them: `no server at redis+cluster://h:1,h:2: Connection
+    closed by server`, with the advice to name another server."""
+    cluster = renewable(Nodes({LEFT: MAP, RIGHT: MAP}))
+
+    class Node:
+        def __init__(self, endpoint: Endpoint) -> None:
+            self.port = endpoint.url[-1]
+
+        def replies(self, _: Any) -> list[Any]:
+            raise ServerUnavailable("no server") from RedisConnectionError(f"error {self.port}.")
+
+        def close(self) -> None: ...
+
+    class AsyncNode(Node):
+        async def replies(self, calls: Any) -> list[Any]:  # type: ignore[override]
+            return super().replies(calls)
+
+    endpoint = Endpoint("redis+cluster://h:1,h:2")
+    endpoint.cluster = cluster
+
+    async def ask(*calls: Call[Any]) -> str:
+        made: Any = (AsyncClusterNodes if is_async else ClusterNodes)(
+            endpoint, cluster, 0, AsyncNode if is_async else Node
+        )
+        with pytest.raises(ServerUnavailable) as away:
+            await made.replies(calls) if is_async else made.replies(calls)
+        assert isinstance(away.value.__cause__, RedisConnectionError)
+        return str(away.value)
+
+    assert asyncio.run(ask(AT_RIGHT)) == "node h:2 of the cluster does not answer: error 2; see whether it runs"
+    assert asyncio.run(ask(AT_LEFT, AT_RIGHT)).startswith("node h:1 of the cluster does not answer: error 1;")
+
+
+def test_of_two_nodes_that_are_away_each_call_has_the_error_of_its_own() -> None:
+    third = ("h", 3)
+    spread_map = [*MAP[:1], [8192, 12000, [b"h", 2, b"b"]], [12001, 16383, [b"h", 3, b"c"]]]
+    cluster = renewable(Nodes({LEFT: spread_map, RIGHT: spread_map, third: spread_map}))
+
+    class Node:
+        def __init__(self, endpoint: Endpoint) -> None:
+            self.port = endpoint.url[-1]
+
+        def replies(self, calls: Any) -> list[Any]:
+            if self.port == "3":
+                return [b"y"] * len(calls)
+            raise ServerUnavailable("no server") from RedisConnectionError(f"error {self.port}")
+
+        def close(self) -> None: ...
+
+    endpoint = Endpoint("redis+cluster://h:1,h:2")
+    endpoint.cluster = cluster
+    opened = ClusterNodes(endpoint, cluster, 0, Node)
+    lines = [KEYS.queue(f"q{n}") for n in range(30)]
+    found = opened.replies([get(line) for line in lines])
+    opened.close()
+    owners = [cluster.node_of(slot_of(line.settings))[1] for line in lines]
+    assert set(owners) == {1, 2, 3}
+    assert [one if isinstance(one, bytes) else str(one).partition(" of ")[0] for one in found] == [
+        b"y" if port == 3 else f"node h:{port}" for port in owners
+    ]
 
 
 def test_a_fork_looks_for_itself_at_a_node_that_a_thread_of_its_parent_was_looking_at() -> None:
