@@ -16,7 +16,7 @@ from jobrunner.client.encryption import decrypted_record, encrypted_payload, enc
 from jobrunner.client.item import read_headers, write_headers, write_payload
 from jobrunner.client.item_record import ItemRecord, item_record
 from jobrunner.client.operations.enqueue import QueueRef
-from jobrunner.client.operations.operation import Durable, InThread, Operation, ask
+from jobrunner.client.operations.operation import Durable, InThread, Operation, ask, noting
 from jobrunner.client.operations.queue import is_still
 from jobrunner.client.operations.task import opened
 from jobrunner.encryption.cipher import EncryptionContext
@@ -47,7 +47,7 @@ def requeue_dead(
         said = yield from ask(call)
         done += said.count("ok") + said.count("unknown")
     if done:
-        yield from ask(events.dead_requeued(ref.all_keys, ref.whole_name, done))
+        yield from noting(events.dead_requeued(ref.all_keys, ref.whole_name, done))
     return done
 
 
@@ -61,9 +61,9 @@ def note_changes(keys: Keys, action: str, changed: Mapping[str, int], state: str
         by_queue[whole_queue(name)] += count
     for name, count in by_queue.items():
         if count and action == "requeue":
-            yield [events.dead_requeued(keys, name, count)]
+            yield from noting(events.dead_requeued(keys, name, count))
         elif count and deletes:
-            yield [events.queue_purged(keys, name, state, count)]
+            yield from noting(events.queue_purged(keys, name, state, count))
 
 
 def _at_once(ref: QueueRef, payload: Any) -> int:

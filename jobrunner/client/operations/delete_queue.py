@@ -22,7 +22,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.operation import Operation, ask, noting
 from jobrunner.errors import QueueNotEmpty
 from jobrunner.periodic import KNOWN_FOR_MS, read_definition
 
@@ -78,7 +78,7 @@ def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
         ref.routes.forget(name)
     if used:
         yield from return_if_used(keys, [name])
-    yield from ask(events.note(keys, "queue_deleted", queue=name, by=events.who(), count=gone))
+    yield from noting(events.note(keys, "queue_deleted", queue=name, by=events.who(), count=gone))
     return True
 
 

@@ -17,7 +17,7 @@ import msgspec
 from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.call import Call
 from jobrunner.clock import sleep
-from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.errors import JobrunnerError, ServerError, ServerUnavailable
 
 if TYPE_CHECKING:
     from jobrunner.broker.async_broker import AsyncBroker
@@ -92,6 +92,13 @@ def ask(call: Call[T]) -> Operation[T]:
     """One call; returns its value."""
     values = yield [call]
     return values[0]  # type: ignore[no-any-return]
+
+
+def noting(call: Call[None]) -> Operation[None]:
+    """Writes an event about what was done. Errors of the server are ignored: the events may be on another node of a
+    cluster, and an error would say that nothing was done."""
+    with suppress(ServerError):
+        yield [call]
 
 
 def run_operation(broker: Broker, steps: Operation[T]) -> T:

@@ -14,7 +14,7 @@ from jobrunner.client.item_record import ItemRecord, Popped, item_record
 from jobrunner.client.operations import capacity
 from jobrunner.client.operations.enqueue import QueueRef, batches, is_new
 from jobrunner.client.operations.flow_relay import relaying
-from jobrunner.client.operations.operation import Operation, ask
+from jobrunner.client.operations.operation import Operation, ask, noting
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, write_settings
 from jobrunner.encryption.cipher import EncryptionContext, allow_forward, decrypt_payload
 from jobrunner.errors import EncryptionError, InvalidOption, NotReserved, PayloadStoreError, TaskGone, UsageError
@@ -276,7 +276,7 @@ def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operat
         if progress is not None:
             progress(total)
     if total:
-        yield from ask(events.queue_purged(ref.all_keys, ref.whole_name, state, total))
+        yield from noting(events.queue_purged(ref.all_keys, ref.whole_name, state, total))
         yield from relaying(ref.all_keys, tags=[ref.keys.tag])
     return total
 

@@ -24,7 +24,7 @@ from jobrunner.client.operations import queue as one
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.operations.routing import KNOWN_FOR_S
-from jobrunner.errors import InvalidOption, QueueNotEmpty, TaskGone, UsageError
+from jobrunner.errors import InvalidOption, JobrunnerError, QueueNotEmpty, TaskGone, UsageError
 from jobrunner.formatting import describe
 from jobrunner.retry import milliseconds
 from jobrunner.settings import Duration
@@ -48,8 +48,14 @@ def with_shards(ref: QueueRef, steps: Operation[T]) -> Operation[tuple[T, list[Q
         else:
             (found,) = yield [shard_counts(ref.keys)]
             answer = yield step
+        step = steps.send(answer)
         while True:
-            answer = yield steps.send(answer)
+            try:
+                answer = yield step
+            except JobrunnerError as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
     except StopIteration as end:
         return end.value, [ref.shard(name) for name in found.names(ref.name)[1:]]
 
