@@ -1,10 +1,11 @@
-"""Findings that name a cause: a limit that blocks a backlog, a task that ended several workers, a failing job, a queue
-that no worker serves.
+"""Findings that name a cause: a limit that blocks a backlog, workers that take nothing, a task that ended several
+workers, a failing job, a queue that no worker serves.
 
 The overview, `jobrunner top`, the pages of queues and `jobrunner doctor` use the same texts, except for a queue without
 a worker, which `doctor` reports among the checks of the queue. Nothing here writes.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -24,9 +25,11 @@ from jobrunner.inspector.task_rows import TaskRow, some_lines
 from jobrunner.queue_settings import short_rate
 
 _LONG_S = 300.0
-"""A limited queue is reported when its waiting tasks take longer than this at its rate."""
+"""A limited queue is reported when its waiting tasks take longer than this at its rate, a queue without such a limit
+when its oldest task has waited longer than this."""
 _WAITS_S = 60.0
-"""It is also reported when its oldest task has waited longer than this while `max_inflight` tasks are pending."""
+"""A queue is also reported when its oldest task has waited longer than this while `max_inflight` tasks are pending, or
+while none of its workers takes tasks."""
 _OFTEN = 2
 """Expired leases from which a task is reported: a single one may be the fault of the machine or a deploy."""
 _QUEUES, _PENDING, _WAITING, _NAMED = 3, 50, 20, 3
@@ -42,7 +45,7 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
     left of its rate."""
     if not queue.waiting or queue.paused or not queue.workers:
         return
-    waits = f"{queue.waiting:,} wait, the oldest for {duration(queue.oldest_s or 0.0)}"
+    waits = _backlog(queue)
     inflight = inflight_use(queue)
     if inflight is not None and inflight.is_spent and (queue.oldest_s or 0.0) > _WAITS_S:
         found = f"{queue.name}: max_inflight is used up, {inflight.used:,} of {inflight.most:,}, while {waits}"
@@ -56,6 +59,69 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
             found = f"{queue.name}: at its rate of {rate}{left}, the backlog takes {duration(takes_s)}: {waits}"
             advice = f"jobrunner queues limit {queue.name} --rate TASKS/1m, or none"
             yield warn("limit", found, advice, queue=queue.name)
+
+
+def stall_checks(queues: Iterable[QueueView], workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    """Queues whose tasks wait although workers serve them, and the cause by the last heartbeats of these workers.
+    Leaves out queues that a limit of `limit_checks` blocks, and queues of pipelines, where items wait for batches and
+    for capacity."""
+    serving: dict[str, list[WorkerRecord]] = {}
+    for worker in workers:
+        for name in worker.queues:
+            serving.setdefault(name, []).append(worker)
+    for queue in queues:
+        waited_s = queue.oldest_s or 0.0
+        its = serving.get(queue.name, [])
+        if not its or not queue.waiting or queue.paused or "/" in queue.name or waited_s <= _WAITS_S:
+            continue
+        if any(True for _ in limit_checks(queue)):
+            continue
+        taking = [one for one in its if not (one.quiet or one.gate or one.stopping)]
+        if not taking:
+            yield _idle_check(queue, its)
+        elif waited_s > _LONG_S:
+            free = sum(max(one.concurrency - one.in_hand, 0) for one in taking)
+            yield _blocked_check(queue, free) if free else _busy_check(queue, taking)
+
+
+def _idle_check(queue: QueueView, workers: Sequence[WorkerRecord]) -> Check:
+    reasons = [
+        f"{one.id} {'stops' if one.stopping else 'is quiet' if one.quiet else f'has a closed gate ({one.gate})'}"
+        for one in workers
+    ]
+    found = f"{queue.name}: {_backlog(queue)}, and no worker takes them: {listed(reasons, most=_NAMED)}"
+    advice = f"start a worker: jobrunner work MODULE -q {queue.name}"
+    if quiet := [one.id for one in workers if one.quiet and not one.stopping]:
+        advice = f"jobrunner workers resume {quiet[0]}"
+    elif any(not one.stopping for one in workers):
+        advice = "a gate opens by itself when its reason is gone"
+    return warn("workers", found, advice, queue=queue.name)
+
+
+def _busy_check(queue: QueueView, workers: Sequence[WorkerRecord]) -> Check:
+    running = [(worker, one) for worker in workers for one in worker.running]
+    jobs = Counter(one.type or f"a batch of {one.queue}" for _, one in running)
+    found = f"{queue.name}: {_backlog(queue)}, and no slot of its {counted(len(workers), 'worker')} is free"
+    if running:
+        ages = [(worker.at - one.began).total_seconds() for worker, one in running if worker.at is not None]
+        names = listed([f"{job} ({count:,})" for job, count in jobs.most_common()], most=_NAMED)
+        found += f": they run {names}, the longest for {duration(max(ages, default=0.0))}"
+    advice = "jobrunner workers list; add workers, or set a timeout for what hangs"
+    return warn("slots", found, advice, queue=queue.name)
+
+
+def _blocked_check(queue: QueueView, free: int) -> Check:
+    slots = f"{counted(free, 'slot')} of its workers {'is' if free == 1 else 'are'} free"
+    found = f"{queue.name}: {_backlog(queue)}, although {slots}"
+    advice = (
+        f"a limit of its partitions or of each worker may hold them: jobrunner queues settings {queue.name}; else see "
+        "the workers' logs"
+    )
+    return warn("queue", found, advice, queue=queue.name)
+
+
+def _backlog(queue: QueueView) -> str:
+    return f"{queue.waiting:,} wait, the oldest for {duration(queue.oldest_s or 0.0)}"
 
 
 def lines_of_lost(
@@ -117,10 +183,13 @@ def urgent_checks(
     queues: Iterable[QueueView],
     workers: Iterable[WorkerRecord],
 ) -> Iterator[Check]:
-    """Findings for a live view, the most urgent first: tasks that end workers, queues without a worker, limits."""
+    """Findings for a live view, the most urgent first: tasks that end workers, queues without a worker, limits, queues
+    whose workers take nothing."""
+    queues, workers = list(queues), list(workers)
     yield from lost_checks(lost, workers)
     yield from unserved_checks(unserved)
     yield from islice((check for queue in queues for check in limit_checks(queue)), _LIMITS_NAMED)
+    yield from islice(stall_checks(queues, workers), _LIMITS_NAMED)
 
 
 def unread_checks(queues: Iterable[QueueView]) -> Iterator[Check]:

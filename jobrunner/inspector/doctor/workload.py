@@ -32,6 +32,7 @@ from jobrunner.inspector.doctor.attention import (
     lines_of_lost,
     lost_checks,
     lost_rows,
+    stall_checks,
     statistics_checks,
     unserved_check,
 )
@@ -201,6 +202,7 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield from (slots_check(worker) for worker in workers if worker.held_by)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
     yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))
+    yield from foremost(stall_checks(by_work, workers))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))), workers)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     yield from statistics_checks(window)

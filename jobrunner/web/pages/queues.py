@@ -9,7 +9,7 @@ from jobrunner.client.queue import configure_as
 from jobrunner.client.settings_hash import SettingOrigin, read_settings
 from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
-from jobrunner.inspector.doctor.attention import limit_checks, lost_checks, statistics_checks
+from jobrunner.inspector.doctor.attention import limit_checks, lost_checks, stall_checks, statistics_checks
 from jobrunner.inspector.limit_use import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search_filter import Filter
@@ -92,6 +92,7 @@ def _queue(context: Context) -> tuple[str, Values]:
         "checks": (
             *statistics_checks(window),
             *limit_checks(view, uses),
+            *stall_checks([view], seen.look.workers),
             *lost_checks([row for row in seen.look.lost if row.queue == name], seen.look.workers),
         ),
         "is_unserved": name in {queue.name for queue in seen.unserved},

@@ -8,7 +8,7 @@ import pytest
 from jobrunner import Client, RateLimit
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.client.records import WorkerRecord
+from jobrunner.client.records import RunningAttempt, WorkerRecord
 from jobrunner.inspector.doctor import Check
 from jobrunner.inspector.doctor.attention import (
     failing_checks,
@@ -16,6 +16,7 @@ from jobrunner.inspector.doctor.attention import (
     lines_of_lost,
     lost_checks,
     lost_rows,
+    stall_checks,
     unserved_checks,
     urgent_checks,
 )
@@ -51,6 +52,56 @@ def test_a_limit_is_named_where_it_holds_up_a_backlog(fields: dict[str, Any], fo
 
     assert [one.found[: len("mail: ") + len(found)] for one in checks] == ([f"mail: {found}"] if found else [])
     assert all(one.queue == "mail" and one.advice for one in checks)
+
+
+def serving(number: int = 1, **fields: Any) -> WorkerRecord:
+    return WorkerRecord(**{
+        "id": f"vm.{number}", "host": "vm", "pid": number, "started": NOW, "queues": ("mail",), "concurrency": 2,
+        "executor": "threads", "in_hand": 0, "finished": 0, "leads": False, "at": NOW, **fields,
+    })  # fmt: skip
+
+
+def run_of(job: str, since: timedelta) -> RunningAttempt:
+    return RunningAttempt("mail", "1", job, 1, round((NOW - since).timestamp() * 1000))
+
+
+@pytest.mark.parametrize(
+    ("workers", "oldest_s", "found", "advice"),
+    [
+        ([serving(quiet=True)], 61, "no worker takes them: vm.1 is quiet", "jobrunner workers resume vm.1"),
+        (
+            [serving(1, gate="memory: 92 %"), serving(2, stopping=True)], 61,
+            "no worker takes them: vm.1 has a closed gate (memory: 92 %), vm.2 stops", "a gate opens by itself",
+        ),
+        ([serving(stopping=True)], 61, "no worker takes them: vm.1 stops", "start a worker"),
+        (
+            [serving(in_hand=2, running=(run_of("Scan", 9 * MINUTE), run_of("Scan", MINUTE)))], 301,
+            "no slot of its 1 worker is free: they run Scan (2), the longest for 9 min", "jobrunner workers list",
+        ),
+        ([serving(in_hand=1)], 301, "although 1 slot of its workers is free", "a limit of its partitions"),
+        ([serving(in_hand=1)], 299, "", ""),
+        ([serving(quiet=True), serving(2)], 61, "", ""),
+        ([serving(quiet=True)], 59, "", ""),
+        ([serving(quiet=True, queues=("other",))], 301, "", ""),
+    ],
+)  # fmt: skip
+def test_a_backlog_names_what_keeps_its_workers_from_it(
+    workers: list[WorkerRecord], oldest_s: float, found: str, advice: str
+) -> None:
+    checks = list(stall_checks([view(oldest_s=oldest_s)], workers))
+
+    assert [one.queue for one in checks] == (["mail"] if found else [])
+    for check in checks:
+        assert check.found.startswith("mail: 900 wait, the oldest for ")
+        assert found in check.found
+        assert check.advice.startswith(advice)
+
+
+@pytest.mark.parametrize("fields", [{"paused": True}, {"name": "shop/mail"}, {"max_inflight": 4, "pending": 4}])
+def test_a_backlog_with_another_cause_does_not_blame_its_workers(fields: dict[str, Any]) -> None:
+    queues = ("mail", "shop/mail")
+
+    assert list(stall_checks([view(oldest_s=900.0, **fields)], [serving(quiet=True, queues=queues)])) == []
 
 
 def lost(client: Client) -> list[Check]:
@@ -211,6 +262,9 @@ def test_tasks_that_end_workers_are_more_urgent_than_queues_without_one_and_thos
                   error="", lost=2)  # fmt: skip
     full = [view(name=f"full{number}", max_inflight=4, pending=4) for number in range(9)]
 
-    found = list(urgent_checks([row], [view(name="lonely", workers=0)], full, []))
+    stalled = view(name="stalled", oldest_s=900.0)
+    busy = serving(queues=("stalled",), in_hand=9)
 
-    assert [one.what for one in found] == ["suspect", "workers", *["limit"] * 5]
+    found = list(urgent_checks([row], [view(name="lonely", workers=0)], [*full, stalled], [busy]))
+
+    assert [one.what for one in found] == ["suspect", "workers", *["limit"] * 5, "slots"]
