@@ -91,6 +91,9 @@ class WorkerRecord:
     """The number of tasks that the worker has reserved and not yet begun."""
     held_by: str = ""
     """The queue whose tasks hold all slots while other queues of the worker wait; "" for none."""
+    problem: str = ""
+    """What keeps the worker from its tasks, by its own report: a job that blocks its event loop, payloads that it
+    cannot read; "" for nothing."""
     at: datetime | None = None
     """When the worker sent the heartbeat, by its clock."""
 
@@ -209,6 +212,7 @@ def _worker(worker_id: str, fields: Mapping[str, bytes]) -> WorkerRecord:
         executing=whole(fields.get("executing")),
         fetched=whole(fields.get("fetched")),
         held_by=text.get("held_by", ""),
+        problem=text.get("problem", ""),
         at=from_ms(at) if (at := whole(fields.get("at"))) else None,
     )
 

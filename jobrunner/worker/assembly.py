@@ -175,10 +175,11 @@ class Assembly:
             drivers.check(broker, self._keys)
             warn_of_open_batches(list(shards.weights), broker, self._keys)
         tasks = self._task_parts(fetched, shards, guard.keeper.leases, cleaner)
+        unknown = UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace)
         fetcher = Fetcher(
             tasks,
             AttemptEvents(self._broker, self._keys, self._worker_id, writes=settings.events == "all"),
-            UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
+            unknown,
             self._complaints,
             max_tasks=self._exact_tasks,
             isolates=settings.executor != "processes",
@@ -188,7 +189,8 @@ class Assembly:
         monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
 
         def observe(begun: Sequence[Attempt]) -> dict[str, Arg]:
-            return {"leads": int(coordinator.leads), "held_by": monitor.check(begun)}
+            problem = tasks.executor.problem() or unknown.problem()
+            return {"leads": int(coordinator.leads), "held_by": monitor.check(begun), "problem": problem}
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target

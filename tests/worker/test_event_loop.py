@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobrunner import Backoff, Client, TaskHandle, Worker, job
+from jobrunner.inspector.doctor.attention import problem_checks
 from jobrunner.worker.run import event_loop
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
@@ -287,6 +288,26 @@ def test_what_waits_behind_a_blocked_loop_is_not_pending_for_ever(
     assert [task.result(timeout=60) for task in others] == ["a", "b"]
     assert sorted(name for name in began if name != "timed") == ["a", "a", "b", "b"]
     freed.set()
+    works_on(worker, slots=4)
+
+
+@pytest.mark.usefixtures("either_loop")
+def test_a_worker_reports_the_job_that_blocks_its_event_loop(
+    start: Start, current: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a timeout nothing else would: the worker looks alive, and its coroutine jobs stand still."""
+    monkeypatch.setattr(event_loop, "_SILENT_S", 0.5)
+    worker = start(queues=["lp"], concurrency=4, heartbeat=0.1)
+    good.enqueue().result(timeout=60)
+    culprit = endlessly_blocking.enqueue()
+    problem = wait_for(lambda: current.workers()[0].problem)
+
+    assert problem.startswith(f"job 'loop.endlessly_blocking', task {culprit.id}, blocks the event loop for ")
+    assert "at worker/test_event_loop.py:" in problem
+    assert [one.found for one in problem_checks(current.workers())] == [f"{worker.id}: {problem}"]
+    assert caplog.text.count("a job blocks the event loop: all coroutine jobs of this worker wait") == 1
+    freed.set()
+    wait_for(lambda: not current.workers()[0].problem)
     works_on(worker, slots=4)
 
 

@@ -61,6 +61,13 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
             yield warn("limit", found, advice, queue=queue.name)
 
 
+def problem_checks(workers: Iterable[WorkerRecord]) -> Iterator[Check]:
+    """The problems that workers report of themselves."""
+    for worker in workers:
+        if worker.problem:
+            yield warn("worker", f"{worker.id}: {worker.problem}", "the log of this worker has the remedy")
+
+
 def stall_checks(queues: Iterable[QueueView], workers: Iterable[WorkerRecord]) -> Iterator[Check]:
     """Queues whose tasks wait although workers serve them, and the cause by the last heartbeats of these workers.
     Leaves out queues that a limit of `limit_checks` blocks, and queues of pipelines, where items wait for batches and
@@ -183,10 +190,11 @@ def urgent_checks(
     queues: Iterable[QueueView],
     workers: Iterable[WorkerRecord],
 ) -> Iterator[Check]:
-    """Findings for a live view, the most urgent first: tasks that end workers, queues without a worker, limits, queues
-    whose workers take nothing."""
+    """Findings for a live view, the most urgent first: tasks that end workers, problems that workers report, queues
+    without a worker, limits, queues whose workers take nothing."""
     queues, workers = list(queues), list(workers)
     yield from lost_checks(lost, workers)
+    yield from islice(problem_checks(workers), _LIMITS_NAMED)
     yield from unserved_checks(unserved)
     yield from islice((check for queue in queues for check in limit_checks(queue)), _LIMITS_NAMED)
     yield from islice(stall_checks(queues, workers), _LIMITS_NAMED)

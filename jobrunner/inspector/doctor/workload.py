@@ -32,6 +32,7 @@ from jobrunner.inspector.doctor.attention import (
     lines_of_lost,
     lost_checks,
     lost_rows,
+    problem_checks,
     stall_checks,
     statistics_checks,
     unserved_check,
@@ -199,6 +200,7 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url)
     if workers:
         yield leader_check(leader(client))
+    yield from foremost(problem_checks(workers))
     yield from (slots_check(worker) for worker in workers if worker.held_by)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
     yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))

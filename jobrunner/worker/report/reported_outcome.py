@@ -47,6 +47,14 @@ class UnknownJobs:
         self._grace_s = grace_s
         self._counted: dict[tuple[str, str], int] = {}
         self._logged_at: dict[tuple[str, str], float] = {}
+        self._unread: tuple[float, str] = (-_LOG_EVERY_S, "")
+        """When a payload could not be read last, and what an operator should know of it."""
+
+    def problem(self) -> str:
+        """The payloads that this worker could not read within the last minute, and why; '' without any. Any thread may
+        call it."""
+        at, text = self._unread
+        return text if monotonic() - at < _LOG_EVERY_S else ""
 
     def reported(self, attempt: Attempt, outcome: Unknown) -> Deferred | Failed:
         """Returns the outcome to report for an attempt that this worker could not run. A task whose payload store is
@@ -55,6 +63,9 @@ class UnknownJobs:
         age_s = max((now_ms - attempt.unknown_since_ms) / 1000, 0.0) if attempt.unknown_since_ms else 0.0
         if age_s >= self._grace_s:
             return Failed(outcome.error, is_unbegun=True)
+        if outcome.is_unreadable:
+            job = f"of job {attempt.type!r} in queue {attempt.queue}" if attempt.type else f"in queue {attempt.queue}"
+            self._unread = (monotonic(), f"hands back tasks {job}, as it cannot read them: {outcome.error}")
         self._log_task(attempt, outcome)
         delay_s = min(max(age_s * _SHARE, _SHORTEST_S), _LONGEST_S) * random.uniform(0.5, 1.0)
         due_s = math.ceil((now_ms / 1000 + delay_s) / _GRID_S) * _GRID_S

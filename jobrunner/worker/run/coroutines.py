@@ -60,6 +60,10 @@ class CoroutineExecutor:
     def nudge(self) -> None:
         """Does nothing: every free slot is taken at once."""
 
+    def problem(self) -> str:
+        """Why no coroutine job goes on: one of them blocks the event loop; '' while the loop runs."""
+        return self._loops[-1].problem()
+
     def take_back(self) -> list[Attempt]:
         """Returns the attempts that have not begun, and forgets them."""
         return emptied(self._backlog)

@@ -6,29 +6,36 @@ belongs to the worker itself: a job that cancels all tasks would cancel it, too.
 """
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import AttemptCrashed, AttemptTimeout
 from jobrunner.forks import call_in_forks
+from jobrunner.formatting import duration
 from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
 from jobrunner.observers import OBSERVERS, observed_async
 from jobrunner.outcome import Outcome
+from jobrunner.tracebacks import is_of_library
 from jobrunner.worker import process_guard
 from jobrunner.worker.run.error_outcome import OnCancel, cancelled_by_a_job, failed
 from jobrunner.worker.run.loop_attempts import LATE_S, AttemptOwner, LateAttempts, LoopAttempt, LoopAttempts
 from jobrunner.worker.run.watchdog import Alarm, StepTimeouts, Watchdog
 
 _BLOCKED_S = 10.0
+_SILENT_S = 5.0
+"""A loop that has not run for this long is reported as blocked."""
 _FAREWELL_S = 1.0
 _FAREWELLS = 5
+UNBLOCK_HINT = "await asyncio.to_thread(…) for calls that block, or write the job as def instead of async def"
 _log = SafeLogger("jobrunner.executor")
 
 
@@ -77,6 +84,9 @@ class EventLoop:
         self._is_replaced = False
         self._blocked: list[Alarm] = []
         """The alarm that ends the attempts of a blocked loop; empty while the loop is not blocked."""
+        self._asked_s: float | None = None
+        """When `problem` asked the loop to run; None once it did."""
+        self._has_warned = False
         self._loop = _new_loop()
         self._context = copy_context()  # jobs run in the context in which the executor was made
         self._thread = threading.Thread(target=self._serve, name="jobrunner-coroutines", daemon=True)
@@ -93,6 +103,36 @@ class EventLoop:
     def is_alive(self) -> bool:
         """Whether its thread runs."""
         return self._thread.is_alive()
+
+    def problem(self) -> str:
+        """The job that has kept the loop from running since an earlier call, and for how long; '' while the loop runs.
+
+        Logs it once. One thread calls it, every few seconds: a job without a timeout may block the loop for ever, and
+        then nothing else reports it.
+        """
+        if self._is_replaced or self._is_closing:
+            return ""
+        if self._asked_s is None:
+            self._has_warned = False
+            self._asked_s = monotonic()
+            self.call(self._answer)
+            return ""
+        silent_s = monotonic() - self._asked_s
+        if silent_s < _SILENT_S:
+            return ""
+        task = asyncio.current_task(self._loop)
+        running = next((one for one in self._attempts.latest_first() if one.has_task(task)), None)
+        job, task_id = ("", "") if running is None else (running.attempt.type, running.attempt.id)
+        place = _place_in(self._thread)
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning("a job blocks the event loop: all coroutine jobs of this worker wait", job=job, task=task_id,
+                         place=place, hint=UNBLOCK_HINT)  # fmt: skip
+        which = f"job {job!r}, task {task_id}," if job else "a job"
+        return f"{which} blocks the event loop for {duration(silent_s)}, at {place}: all coroutine jobs wait"
+
+    def _answer(self) -> None:
+        self._asked_s = None
 
     def begin_more(self) -> None:
         """Begins attempts in the thread of the loop."""
@@ -257,6 +297,17 @@ class EventLoop:
             self._executor.replace(self)
         except (OSError, RuntimeError) as error:  # no descriptor or thread is free: the next attempts try again
             _log.error("no event loop can be started", error=str(error))
+
+
+def _place_in(thread: threading.Thread) -> str:
+    """File, line and function that a thread executes: its innermost frame outside of this package and of the standard
+    library."""
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - there is no other way to look at a thread
+    while frame is not None and is_of_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return "an unknown place"
+    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

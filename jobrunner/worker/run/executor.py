@@ -110,6 +110,9 @@ class Executor(Protocol):
     def nudge(self) -> None:
         """Puts more slots to work. Called when the backlog does not shrink."""
 
+    def problem(self) -> str:
+        """Why attempts do not go on, for an operator; '' while they do. Called at each heartbeat."""
+
     def take_back(self) -> list[Attempt]:
         """Returns the attempts that have not begun, and forgets them."""
 
@@ -162,6 +165,10 @@ class ThreadExecutor:
         """Wakes one parked thread, if there is one."""
         with suppress(IndexError):
             self._parked.popleft().release()
+
+    def problem(self) -> str:
+        """Nothing: a thread that hangs holds up only its own attempt."""
+        return ""
 
     def take_back(self) -> list[Attempt]:
         """Returns the attempts that have not begun, and forgets them."""
@@ -300,6 +307,10 @@ class DispatchingExecutor:
     def nudge(self) -> None:
         """Puts more slots to work."""
         self._plain.nudge()
+
+    def problem(self) -> str:
+        """What blocks the event loop; threads block only themselves."""
+        return "" if self._coroutines is None else self._coroutines.problem()
 
     def take_back(self) -> list[Attempt]:
         """Returns the attempts that have not begun, and forgets them."""

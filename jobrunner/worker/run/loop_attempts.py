@@ -4,7 +4,7 @@ the `timeout` of their job."""
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from jobrunner.attempt import Attempt
 from jobrunner.clock import monotonic, perf_counter
@@ -34,6 +34,10 @@ class LoopAttempt:
         """Whether the loop has run since the attempt is late."""
         self.is_late = False
         self.task: asyncio.Task[None]
+
+    def has_task(self, task: "asyncio.Task[Any] | None") -> bool:
+        """Whether this is the asyncio task of the attempt."""
+        return task is not None and getattr(self, "task", None) is task
 
     def out_of_time(self) -> AttemptTimeout:
         """The error of an attempt with a timeout."""

@@ -63,6 +63,9 @@ class Shelf:
     def nudge(self) -> None:
         self.nudged += 1
 
+    def problem(self) -> str:
+        return ""
+
     def take_back(self) -> list[Attempt]:
         taken, self.waiting = self.waiting, []
         return taken

@@ -39,6 +39,21 @@ def test_a_server_whose_clock_stepped_back_costs_no_delay() -> None:
     assert found.delay_s <= 1.5
 
 
+def test_a_worker_reports_for_a_minute_that_it_cannot_read_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("jobrunner.worker.report.reported_outcome.monotonic", lambda: now[0])
+    jobs = UnknownJobs(86_400)
+    jobs.reported(attempt_at("other"), WHY)
+    assert jobs.problem() == "", "a job that it does not know is another finding"
+    jobs.reported(attempt_at("mail"), Unknown("EncryptionKeyMissing: no key", is_unreadable=True))
+
+    told = jobs.problem()
+    assert "of job 'mail' in queue" in told
+    assert told.endswith("as it cannot read them: EncryptionKeyMissing: no key")
+    now[0] += 61
+    assert jobs.problem() == ""
+
+
 def test_one_line_is_logged_for_each_job_and_queue_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
