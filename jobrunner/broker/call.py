@@ -208,10 +208,10 @@ def has_errors(replies: Sequence[object]) -> bool:
     return False
 
 
-def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes, *, with_source: bool = False) -> bytes:
+def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes) -> bytes:
     """Calls in one piece: each piece would be a packet of its own, and a turn of its own for the server."""
-    if now_ms or with_source:
-        return b"".join([pack(resp_args(call, now_ms, with_source=with_source)) for call in calls])
+    if now_ms:
+        return b"".join([pack(resp_args(call, now_ms)) for call in calls])
     return b"".join(
         [pack(resp_args(call, b"")) if call.head is None else pack_behind(call.head, call.words) for call in calls]
     )

@@ -275,7 +275,6 @@ def define_station(function: StationFunction, link: Link, settled: StationSettin
         options=settled.of_attempts,
         build=build,
         is_async=is_async,
-        doc=inspect.cleandoc(function.__doc__ or ""),
     )
 
 

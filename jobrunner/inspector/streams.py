@@ -20,7 +20,6 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int
     trigger_s: float
     """Duration of the last micro-batch."""
-    rows_per_s: float = 0.0
     lag_s: float | None = None
     """Seconds between the newest row read and the trigger; None without a source that is jobrunner history."""
     at_ms: float

@@ -123,7 +123,7 @@ class Declaration:
         if not issubclass(target, Job):
             raise UsageError(f"@job: {target.__qualname__} is no Job; write class {target.__name__}(Job)")
         _check_run(target)
-        definition = self._define(target, target.__qualname__, target.__doc__)
+        definition = self._define(target, target.__qualname__)
         if definition.periodic is None and issubclass(target, PeriodicJob):
             raise InvalidOption(
                 f"job {definition.name!r}: class {target.__name__}(PeriodicJob) has no schedule: "
@@ -150,13 +150,13 @@ class Declaration:
             name = getattr(function, "__name__", "job")
             raise InvalidOption(f"job {name!r}: poll_every is for a Job class with next_batch(); a function has none")
         values = values_of(function)
-        definition = self._define(values, getattr(function, "__qualname__", ""), function.__doc__)
+        definition = self._define(values, getattr(function, "__qualname__", ""))
         register(definition)
         declared = FunctionJob[..., Any, Any](function, values)
         declared.definition = definition
         return declared
 
-    def _define(self, values: type[Job], qualname: str, doc: str | None) -> JobDefinition:
+    def _define(self, values: type[Job], qualname: str) -> JobDefinition:
         name, options, periodic = settle(self._options, default_name=values.__name__)
         for parameter in values.__struct_fields__:
             if parameter in _RESERVED:
@@ -184,7 +184,6 @@ class Declaration:
             parameters=JobParameters(values, name),
             is_async=inspect.iscoroutinefunction(values.run),
             hooks=frozenset(hook for hook in _HOOKS if getattr(values, hook) is not getattr(Job, hook)),
-            doc=inspect.cleandoc(doc or ""),
         )
 
 

@@ -51,7 +51,6 @@ class JobDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_async: bool
     hooks: frozenset[str]
     """The hooks that the job defines, of before, after, on_failure and on_dead."""
-    doc: str = ""
 
     @cached_property
     def options(self) -> JobOptions:
@@ -105,7 +104,6 @@ class StationDefinition(msgspec.Struct, frozen=True, kw_only=True):
     hooks: frozenset[str] = frozenset()
     periodic: None = None
     may_run_code_early: ClassVar[bool] = True
-    doc: str = ""
 
     @property
     def declared(self) -> JobOptions:
@@ -186,11 +184,6 @@ def register_station(queue: str, definition: StationDefinition) -> None:
     reloaded station replaces itself."""
     _check_free(queue, definition.origin)
     _stations[queue] = definition
-
-
-def station_of(queue: str) -> StationDefinition | None:
-    """The station of a queue, or None."""
-    return _stations.get(queue)
 
 
 def all_stations() -> list[StationDefinition]:

@@ -135,11 +135,9 @@ class Totals:
     retries: int = 0
     extra: int = 0
     extra_unexcused: int = 0
-    ended_again: int = 0
     ended_again_unexcused: int = 0
     unknown: int = 0
     refused: int = 0
-    unsent: int = 0
     offered_doomed: int = 0
     wrong: list[str] = field(default_factory=list)
     """Descriptions of some events that no fault excuses."""
@@ -180,8 +178,6 @@ class LedgerSummary:
                     self.ticks.setdefault(entry.note, set()).add(entry.task)
                 case "refused":
                     self.totals.refused += 1
-                case "unsent":
-                    self.totals.unsent += 1
         self._forget(last_at - _FORGOTTEN_S)
 
     def oldest_s(self, now: float) -> float:
@@ -240,7 +236,6 @@ class LedgerSummary:
         known.ends += 1
         known.ended_at = entry.at
         if known.ends > 1:
-            self.totals.ended_again += 1
             if known.ends > 1 + known.excused:
                 self.totals.ended_again_unexcused += 1
                 self._note_wrong(f"{entry.task} finished {known.ends} times")

@@ -63,7 +63,7 @@ class QueryListener(StreamingQueryListener):
         """Nothing new came: the query has no lag."""
         if (known := self._queries.get(str(event.runId))) is not None:
             lag_s = None if known.lag_s is None else 0.0
-            self._note(str(event.runId), msgspec.structs.replace(known, lag_s=lag_s, rows_per_s=0.0, at_ms=unix_ms()))
+            self._note(str(event.runId), msgspec.structs.replace(known, lag_s=lag_s, at_ms=unix_ms()))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """A query ended, well or with an error."""
@@ -97,7 +97,7 @@ def read_progress(told: dict[str, Any], *, rows_before: int) -> StreamProgress:
     return StreamProgress(
         name=name_of(told.get("name"), told.get("id", "")), active=True, rows=rows_before + rows,
         batch_id=int(told.get("batchId") or 0), trigger_s=float(told.get("batchDuration") or 0) / 1000,
-        rows_per_s=float(told.get("processedRowsPerSecond") or 0.0), lag_s=_lag_s(told), at_ms=unix_ms(),
+        lag_s=_lag_s(told), at_ms=unix_ms(),
     )  # fmt: skip
 
 

@@ -22,6 +22,11 @@ def forget_pipelines() -> None:
         pipeline.forget_pipeline(name)
 
 
+def station_of(queue: str) -> registry.StationDefinition | None:
+    """The station of a queue; None without one."""
+    return next((one for one in registry.all_stations() if one.queue == queue), None)
+
+
 @contextmanager
 def as_before() -> Iterator[None]:
     """Restores the registries when the block ends.

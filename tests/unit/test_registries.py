@@ -10,7 +10,7 @@ from jobrunner.etl.pipeline import Pipeline, all_pipelines
 from jobrunner.jobs import registry
 from jobrunner.jobs.decorator import job
 from tests.support import registries
-from tests.support.registries import as_before
+from tests.support.registries import as_before, station_of
 
 MODULE = """
 from jobrunner import job
@@ -47,11 +47,11 @@ def test_what_a_block_declares_or_forgets_is_as_it_was_behind_it() -> None:
         line.sink("step")(lambda item: item)
         registry.forget("declared.at-import")
         assert "declared.within" in names()
-        assert registry.station_of("declared-line/step")
+        assert station_of("declared-line/step")
 
     assert "declared.within" not in names()
     assert registry.find("declared.at-import") is at_import.definition
-    assert registry.station_of("declared-line/step") is None
+    assert station_of("declared-line/step") is None
     assert "declared-line" not in {one.name for one in all_pipelines()}
 
 
@@ -76,10 +76,10 @@ def test_what_an_imported_module_declares_stays_as_long_as_the_module(
         with as_before():
             registry.load_modules(["declared_late"])
         assert "imported.job" in names()
-        assert registry.station_of("imported-line/step")
+        assert station_of("imported-line/step")
         del sys.modules["declared_late"]
     assert "imported.job" not in names()
-    assert registry.station_of("imported-line/step") is None
+    assert station_of("imported-line/step") is None
 
 
 def test_what_a_module_declares_that_a_test_wrote_ends_with_the_test(
@@ -91,7 +91,7 @@ def test_what_a_module_declares_that_a_test_wrote_ends_with_the_test(
         registry.load_modules(["declared_by_a_test"])
         assert "imported.job" in names()
     assert "imported.job" not in names()
-    assert registry.station_of("imported-line/step") is None
+    assert station_of("imported-line/step") is None
 
 
 def test_every_test_runs_in_such_a_block(request: pytest.FixtureRequest) -> None:

@@ -53,11 +53,10 @@ def test_a_call_made_of_another_is_the_same(sent, keys):
 
 
 @given(TASKS)
-def test_by_a_clock_that_is_set_with_the_source_and_on_a_cluster_it_is_packed_anew(task):
+def test_by_a_clock_that_is_set_and_on_a_cluster_it_is_packed_anew(task):
     call = enqueue_plain(Keys("p").queue(task.queue), task)
 
     assert pack_calls([call], b"42") == pack(resp_args(call, b"42"))
-    assert pack_calls([call], b"", with_source=True) == pack(resp_args(call, b"", with_source=True))
     (part,) = _parts_of(0, call)
     assert pack_calls([part.call], b"") == pack(resp_args(part.call, b""))
 

@@ -10,9 +10,8 @@ from jobrunner.client.client import broker_of, keys_of
 from jobrunner.codec import encode
 from jobrunner.etl.pipeline import Pipeline
 from jobrunner.jobs.progress_notes import ProgressNotes
-from jobrunner.jobs.registry import station_of
 from jobrunner.jobs.running_task import JobRun
-from tests.support.registries import forget_pipelines
+from tests.support.registries import forget_pipelines, station_of
 
 
 @pytest.fixture(autouse=True)

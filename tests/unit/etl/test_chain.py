@@ -8,7 +8,8 @@ import pytest
 from jobrunner.errors import InvalidOption, PipelineError
 from jobrunner.etl import Pipeline
 from jobrunner.jobs.declared_queues import published_by
-from jobrunner.jobs.registry import driver_of, station_of
+from jobrunner.jobs.registry import driver_of
+from tests.support.registries import station_of
 
 
 def frames(df: Any, spark: Any) -> Any:

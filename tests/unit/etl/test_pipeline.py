@@ -12,8 +12,9 @@ from jobrunner.errors import InvalidName, InvalidOption, PipelineError, UnknownO
 from jobrunner.etl import Pipeline, SparkStation
 from jobrunner.etl.pipeline import all_pipelines, find_pipeline
 from jobrunner.jobs.declared_queues import published_by
-from jobrunner.jobs.registry import StationDefinition, all_stations, driver_of, forget, station_of, waiting_on_crash
+from jobrunner.jobs.registry import StationDefinition, all_stations, driver_of, forget, waiting_on_crash
 from jobrunner.retry import Backoff
+from tests.support.registries import station_of
 from tests.unit.worker.attempts import attempt_at
 
 
@@ -44,7 +45,6 @@ def test_a_declared_function_stays_what_it_is_and_its_station_is_known(orders: P
     assert (definition.name, definition.queue, definition.is_async) == ("work", "orders/raw", False)
     assert (definition.options.timeout, definition.options.result_ttl) == (3.0, 0.0)
     assert settings_of("orders/raw") == [{"max_inflight": 4, "max_attempts": 2}]
-    assert definition.doc == "A station."
 
 
 def test_workers_know_of_short_leases_as_the_server_does(orders: Pipeline) -> None:

@@ -39,7 +39,7 @@ def plain(x: int, *, y: int = 0) -> int:
     return x + y
 
 
-def test_a_class_keeps_its_name_options_and_doc() -> None:
+def test_a_class_keeps_its_name_and_options() -> None:
     @job(queue="mail", max_attempts=3, keepalive=timedelta(seconds=5), priority=2)
     class Send(Job):
         """Sends."""
@@ -49,7 +49,7 @@ def test_a_class_keeps_its_name_options_and_doc() -> None:
     definition = registry.lookup("Send")
     assert Send.definition is definition
     assert (definition.options.queue, definition.options.max_attempts, definition.options.keepalive) == ("mail", 3, 5.0)
-    assert (definition.options.priority, definition.doc, definition.is_async) == (2, "Sends.", False)
+    assert (definition.options.priority, definition.is_async) == (2, False)
 
 
 def test_a_function_stays_callable_and_keeps_its_doc() -> None:
@@ -308,7 +308,7 @@ def test_without_parentheses_it_declares_classes_and_functions_with_the_defaults
     async def bare_async(x: int) -> int:
         return x
 
-    assert (Bare.definition.name, Bare.definition.options.queue, Bare.definition.doc) == ("Bare", "default", "Bare.")
+    assert (Bare.definition.name, Bare.definition.options.queue) == ("Bare", "default")
     assert (bare.definition.name, bare(3), bare_async.definition.is_async) == ("bare", 3, True)
 
 

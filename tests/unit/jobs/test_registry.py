@@ -10,6 +10,7 @@ from jobrunner.jobs import registry
 from jobrunner.jobs.decorator import job
 from jobrunner.jobs.options import JobOptions
 from jobrunner.jobs.registry import StationDefinition
+from tests.support.registries import station_of
 
 QUEUE = "registered/raw"
 
@@ -35,8 +36,8 @@ def test_a_station_is_found_by_its_queue() -> None:
     made = station()
     registry.register_station(QUEUE, made)
 
-    assert registry.station_of(QUEUE) is made
-    assert registry.station_of("registered/other") is None
+    assert station_of(QUEUE) is made
+    assert station_of("registered/other") is None
     assert made in registry.all_stations()
 
 
@@ -57,7 +58,7 @@ def test_the_same_station_again_replaces_itself_and_another_one_is_refused() -> 
     registry.register_station(QUEUE, station())
     again = station()
     registry.register_station(QUEUE, again)
-    assert registry.station_of(QUEUE) is again
+    assert station_of(QUEUE) is again
 
     with pytest.raises(DuplicateJob, match=r"registered/raw.*mod:parse.*mod:other"):
         registry.register_station(QUEUE, station("mod:other"))

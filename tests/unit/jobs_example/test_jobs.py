@@ -204,7 +204,7 @@ def test_a_function_gives_the_same_called_here_and_run_by_a_worker(work: Work) -
 
 def test_every_job_says_what_it_shows() -> None:
     declared: list[Any] = [found for found in vars(jobs).values() if hasattr(found, "definition")]
-    named = {found.definition.name: found.definition.doc for found in declared if found.definition}
+    named = {found.definition.name: found.__doc__ for found in declared if found.definition}
 
     assert set(named) == {
         "ImportMonth", "PunctualityReport", "BootstrapDelay", "QuoteFare", "MonthWeather", "seats_by_maker", "Digest",
