@@ -27,6 +27,7 @@ from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
 from jobrunner.spark.station.failure_verdict import (
     PATIENT_WITH,
+    Blame,
     FailedBatch,
     FailureHistory,
     Fate,
@@ -35,7 +36,7 @@ from jobrunner.spark.station.failure_verdict import (
     verdict_on,
 )
 from jobrunner.spark.station.gathering import OtherItems
-from jobrunner.spark.station.refused_batches import Blame, Refusals, takes_rows
+from jobrunner.spark.station.members import new_nonce
 from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import user_frame
 
@@ -50,6 +51,7 @@ _BEHIND_PAUSE = 1.5
 """A batch that is handed back is due after this many pauses, so that another batch runs in between: if that batch
 succeeds, the function works, and the next error counts."""
 _REFUSED = f"{ServerRefused.__name__}: "
+_PROBE = (b"probe", b"", b"", b'{"new":1}')
 _log = SafeLogger("jobrunner.spark")
 T = TypeVar("T")
 _OUTCOMES: Mapping[str, BatchOutcome] = {"again": "failed", "split": "split", "dead": "dead"}
@@ -144,7 +146,6 @@ class BatchFailures:
         self._over = over
         self._lock = threading.Lock()
         self._history = FailureHistory()
-        self._refusals = Refusals()
         self.others = OtherItems()
         self._pauses = StationPauses()
 
@@ -152,7 +153,6 @@ class BatchFailures:
         """Ends the row of failures, after a batch was decided with the rows of the function."""
         with self._lock:
             self._history.succeeded()
-            self._refusals.succeeded()
             self.others.forget()
             self._pauses.end()
             reason, self.reason = self.reason, None
@@ -217,10 +217,10 @@ class BatchFailures:
             self.stopping.wait(left)
 
     def _blame(self, lease: BatchLease) -> Blame:
-        takes = takes_rows(lease)
+        takes = _takes_rows(lease)
         few_are_left = takes and self.report(self._few_are_left)
         with self._lock:
-            return self._refusals.refused(lease.root, lease.size, takes_rows=takes, few_are_left=few_are_left)
+            return self._history.refused(lease.root, lease.size, takes_rows=takes, few_are_left=few_are_left)
 
     def _pause_in_outage(self, lease: BatchLease, line: str, cause: Cause, run_s: float) -> float:
         """Begins a pause at the second outage in a row, and returns its seconds. Without it, a server that is full or
@@ -319,6 +319,15 @@ class BatchFailures:
 
     def _delay_s(self, failures: int) -> float:
         return read_settings(self._broker.run(queues.settings(self._keys))).backoff.delay(failures)
+
+
+def _takes_rows(lease: BatchLease) -> bool:
+    """Whether the server accepts a row for this batch. The row is removed when the batch is released."""
+    try:
+        lease.stage(new_nonce("probe."), _PROBE, after=0)
+    except (ServerError, BatchLost):
+        return False
+    return True
 
 
 def _line_of(error: BaseException) -> str:

@@ -1,13 +1,15 @@
 """Decides from the results of other batches whether the items of a failed batch are to blame, and what follows. No I/O.
 
-Invariant: an item dies only of an error that other items do not have. While all batches fail with the same error, no
-failure is the last of an item, and after the first few no failure counts.
+Invariants: an item dies only of an error that other items do not have. While all batches fail with the same error, no
+failure is the last of an item, and after the first few no failure counts. A server that is full, read-only, or may not
+write to its disk makes no item dead: its refusal of a batch counts only if other batches succeeded since the batch's
+previous refusal, or if the server accepted a row of the batch right after it.
 """
 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any
 
 from jobrunner.errors import PayloadTooLarge, PipelineError, UnknownMember
 from jobrunner.spark.failures import Cause
@@ -15,8 +17,8 @@ from jobrunner.spark.failures import Cause
 PATIENT_WITH = 5
 """The most failures in a row that a few bad items cause among many good items, as parts that succeed come between."""
 _SEARCHED = 32
-"""Failures in a row up to which a batch is split to find an item that works: the parts on one path from a large batch
-to single items."""
+"""Failures, or refusals by the server, in a row up to which a batch is split to find an item that works: the parts on
+one path from a large batch to single items."""
 _MANY_IN_A_ROW = 64
 """Failures in a row up to which an earlier success, or a text of its own, proves that an item is to blame. Bad items
 may be adjacent, but many failures without a success have another cause: the code, deployed with a fault."""
@@ -27,7 +29,8 @@ _OF_RESULTS = frozenset(one.__name__ for one in (PipelineError, PayloadTooLarge,
 """Errors of this package about the rows that a function made."""
 _OF_ITEM = re.compile(r"(?<=\bitem )\S+|(?<=, such as ).*?(?=: |$)|(?<=\(payload ).*(?=\))", re.DOTALL)
 """The item, or its payload, in an error about rows."""
-_K = TypeVar("_K")
+_PATIENT_WITH_REFUSALS = 5
+"""Refusals of one batch that cost no item an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,21 @@ class Evidence:
     limits that its items count against may hold up all others."""
 
 
+class Blame(StrEnum):
+    """The consequence of a refusal by the server."""
+
+    NONE = "none"
+    """The batch is released."""
+    SEARCH = "search"
+    """The batch is split without counting an attempt: parts that succeed show that the others are to blame."""
+    ITEMS = "items"
+    """The refusal counts as a failure of the items."""
+    LAST = "last"
+    """As ITEMS, for a single item: the few items left cannot show that others work."""
+
+
 class FailureHistory:
-    """The successes and failures of one station in this process. Not thread-safe."""
+    """The successes, failures and refusals of one station in this process. Not thread-safe."""
 
     def __init__(self) -> None:
         self._successes = 0
@@ -59,6 +75,10 @@ class FailureHistory:
         self._since_success = 0
         self._runs = self._last_success = 0
         self._last_failure: dict[str, int] = {}
+        self._refusals_of: dict[str, tuple[int, int, int]] = {}
+        """By root: the successes at its last refusal, its refusals with a success before, and those in which the server
+        took a row."""
+        self._refusals_in_a_row = 0
 
     def succeeded(self) -> None:
         """Counts a batch whose function made its rows."""
@@ -66,7 +86,7 @@ class FailureHistory:
         self._runs += 1
         self._last_success = self._runs
         self._in_a_row.clear()
-        self._since_success = 0
+        self._since_success = self._refusals_in_a_row = 0
 
     def failed(
         self, batch_id: str, root: str, line: str, place: str = "", *, may_pass: bool = False,
@@ -96,6 +116,22 @@ class FailureHistory:
         is_one_error = len({place if compares_places else words for words, place in self._in_a_row.values()}) <= 1
         return Evidence(self._successes > 0, others_worked, in_a_row, is_one_error, failed_alone)
 
+    def refused(self, root: str, size: int, *, takes_rows: bool, few_are_left: bool) -> Blame:
+        """Counts a refusal of a batch of `size` items with this root. `takes_rows`: the server accepted a row of the
+        batch right after the refusal. `few_are_left`: the queue has hardly any other item."""
+        last, between, alone = self._refusals_of.pop(root, (-1, 0, 0))
+        between, alone = between + (self._successes > last), alone + takes_rows
+        self._refusals_of[root] = self._successes, between, alone
+        _forget(self._refusals_of)
+        self._refusals_in_a_row += 1
+        if between > _PATIENT_WITH_REFUSALS:
+            return Blame.ITEMS
+        if not takes_rows or alone <= _PATIENT_WITH_REFUSALS:
+            return Blame.NONE
+        if size > 1:
+            return Blame.SEARCH if self._refusals_in_a_row <= _SEARCHED else Blame.NONE
+        return Blame.LAST if few_are_left else Blame.NONE
+
 
 def compared(line: str, *, may_pass: bool) -> str:
     """The part of an error that is the same for all batches with that error. Numbers in an error of a row are values of
@@ -105,7 +141,7 @@ def compared(line: str, *, may_pass: bool) -> str:
     return _VARYING.sub("#", line) if is_of_results or may_pass else line
 
 
-def _forget(remembered: dict[_K, int]) -> None:
+def _forget(remembered: dict[Any, Any]) -> None:
     if len(remembered) > _REMEMBERED:
         del remembered[next(iter(remembered))]
 
