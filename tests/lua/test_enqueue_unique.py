@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import new_tasks, queues, tasks
+from jobrunner.broker.calls import leases, new_tasks, queues, tasks
 from jobrunner.errors import QueueFull
 from jobrunner.queue_settings import QueueSettings
 from jobrunner.task import Lock, Task
@@ -132,6 +132,30 @@ def test_a_task_that_was_tried_is_not_replaced(mail, add, on_clash):
     add("a")
     mail.fail(*mail.reserve(), delay_ms=1000)
     assert add("b", on_clash=on_clash) == ("clash", "a")
+
+
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+@pytest.mark.parametrize(("lasts", "answer"), [
+    ("finished", ("clash", "a")), ("expired", ("clash", "a")), ("started", ("new", "b")),
+])  # fmt: skip
+def test_an_item_that_moved_to_the_next_station_has_begun(line, clock, lasts, on_clash, answer):
+    """It got the payload for the first station, in the queue of the second one."""
+    raw, clean = line("orders/raw"), line("orders/clean")
+
+    def add(task_id):
+        lock = Lock(digest="d", lasts=lasts, ttl_ms=HOUR_MS, on_clash=on_clash)
+        task = Task(id=task_id, queue=raw.name, payload=task_id.encode(), type="send", lock=lock)
+        return raw.run(new_tasks.enqueue_unique(raw.keys, task))[:2]
+
+    add("a")
+    assert add("b")[1] == "a"  # in its first queue it has not begun
+    (held,) = raw.reserve()
+    report = (held.id, held.token, "", 0, ("payload", b"parsed"))
+    assert raw.run(leases.move(raw.keys, clean.keys, [report], max_hops=0)) == ["ok"]
+    before = clean.hash("a")
+
+    assert add("b") == answer
+    assert clean.hash("a") == before
 
 
 def test_a_task_that_is_tried_again_still_holds_its_lock(mail, add, clock):
@@ -438,20 +462,6 @@ def test_what_has_begun_is_left_alone(mail, add, on_clash):
     before = mail.snapshot()
     assert add("b", on_clash=on_clash, delay_ms=9) == ("clash", "a")
     assert mail.snapshot() == before
-
-
-def test_a_holder_that_was_moved_is_found_in_its_new_queue(line):
-    from jobrunner.broker.calls import leases
-
-    raw, packed = line("orders/raw"), line("orders/packed")
-    lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="reschedule")
-    raw.run(new_tasks.enqueue_unique(raw.keys, Task(id="a", queue=raw.name, payload=b"", lock=lock)))
-    (held,) = raw.reserve()
-    raw.run(leases.move(raw.keys, packed.keys, [("a", held.token, "", 0, ())]))
-    again = Task(id="b", queue=raw.name, payload=b"", lock=lock, delay_ms=70)
-    assert raw.run(new_tasks.enqueue_unique(raw.keys, again))[:2] == ("rescheduled", "a")
-    assert (packed.ids("waiting"), packed.ids("scheduled"), raw.ids("scheduled")) == ([], ["a"], [])
-    assert packed.hash("a")["queue"] == b"orders/packed"
 
 
 def test_a_full_queue_takes_no_unique_task_but_changes_one(mail, add):

@@ -45,8 +45,9 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
     else:
         observer.replacements.add(args[4])
         seen = observer.tasks[task_id]
-        if seen.ends > now:
-            raise Violation(f"{task_id.decode()} was {word.decode()} while the lease {seen.lease:.0f} holds")
+        if seen.ends > now or seen.hops:
+            has_begun = f"while the lease {seen.lease:.0f} holds" if seen.ends > now else "behind a move to a station"
+            raise Violation(f"{task_id.decode()} was {word.decode()} {has_begun}")
         seen.lapses(now)
         seen.has_place = seen.is_counted = False
         if word == b"replaced":
