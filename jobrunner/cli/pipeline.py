@@ -166,8 +166,8 @@ Examples:
 @pipeline.command(epilog=_RUN_EXAMPLES)
 @click.argument("name", shell_complete=pipeline_names)
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Worker processes of the Python stations; stations on Spark share one more.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(min=1), metavar="N",
+              help="Worker processes of the Python stations; stations on Spark share one more. Default: 1.")
 @click.option("--concurrency", type=int, default=10, show_default=True, help="Items that run at once, per process.")
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
               show_default=True, help="How Python stations run.")  # fmt: skip
@@ -188,7 +188,7 @@ def run(
     shared: CommonOptions,
     name: str,
     modules: tuple[str, ...],
-    processes: int,
+    processes: int | None,
     master: str | None,
     remote: str | None,
     conf: tuple[str, ...],
@@ -213,9 +213,10 @@ def run(
     wanted.check()
     load_modules(wanted.imported)
     python, spark = _queues(found)
-    if processes == 1 and not (python and spark):
+    if processes is None and not (python and spark):
         return work_here(shared, wanted.serving(python or spark), None, client, renewal)
-    return _supervise(shared, wanted, found, client, [python] * processes if python else [], [spark] if spark else [])
+    of_python = [python] * (processes or 1) if python else []
+    return _supervise(shared, wanted, found, client, of_python, [spark] if spark else [])
 
 
 def _supervise(

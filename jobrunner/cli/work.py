@@ -126,8 +126,8 @@ class WorkOptions:
               help="Most tasks of a queue at a time, per process: thumbnails=4. Repeatable.")  # fmt: skip
 @click.option("--gate", "gates", multiple=True, metavar="WHAT",
               help="Takes no tasks while memory=90% or cpu=95% is in use, or module:function returns a reason.")
-@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Worker processes; a crashed one is restarted.")  # fmt: skip
+@click.option("--processes", type=click.IntRange(min=1), metavar="N",
+              help="Worker processes, with a supervisor that restarts a crashed one; default: one, without.")
 @click.option("--executor", type=click.Choice(["threads", "processes", "async"]), default="threads",
               show_default=True, help="How tasks run.")  # fmt: skip
 @click.option("--burst", is_flag=True, help="Exits when no task is waiting or pending, paused queues aside.")
@@ -166,7 +166,7 @@ class WorkOptions:
               help="JOBRUNNER_URL counts as --url: the supervisor's.")  # fmt: skip
 @with_shared_options
 def work(
-    shared: CommonOptions, modules: tuple[str, ...], processes: int, reload: bool, lifeline: int | None,
+    shared: CommonOptions, modules: tuple[str, ...], processes: int | None, reload: bool, lifeline: int | None,
     url_of_environment: bool, metrics_host: str, metrics_port: int | None, metrics_token: str,
     conf: tuple[str, ...], **options: Any,
 ) -> int:  # fmt: skip
@@ -189,8 +189,8 @@ def work(
     metrics.check()
     log_to_stderr(wanted.log_format, wanted.log_level)
     os.environ.update(choose(conf=conf))  # inherited by children
-    if processes > 1 or reload:
-        return _supervise(shared, wanted, processes, metrics, watched=Path.cwd() if reload else None)
+    if processes is not None or reload:
+        return _supervise(shared, wanted, processes or 1, metrics, watched=Path.cwd() if reload else None)
     renewal = Restart()
     load_modules(wanted.imported)  # first, as a module may configure the client
     if declaring := sys.modules.get("jobrunner.etl.pipeline"):  # most applications have no pipelines

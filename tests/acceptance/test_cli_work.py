@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ JOBS = """
 import atexit, multiprocessing, os, signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from jobrunner import job
+from jobrunner import current_task, job
 
 @job(queue="maths")
 def add(x: int, y: int = 0) -> int:
@@ -32,6 +35,12 @@ def add(x: int, y: int = 0) -> int:
 def stop_own_worker() -> str:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.3)
+    return "finished"
+
+@job()
+def kill_own_worker() -> str:
+    if current_task().attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     return "finished"
 
 @job()
@@ -333,6 +342,25 @@ def test_workers_do_not_outlive_their_supervisor(jobs: Any, client: Client, wait
     supervisor.kill()
 
     wait_until(lambda: worker_pids(client) == [], timeout_s=60)
+
+
+def test_one_supervised_worker_that_is_killed_in_a_container_is_replaced_and_its_tasks_run_again_at_once(
+    jobs: Any, client: Client
+) -> None:
+    """The kernel kills all processes of a container, the lease keeper among them, when its first process dies. An init
+    in front of the worker ends with it."""
+    container = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*container, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this system lets nobody make a namespace of processes")
+    task = jobs.run("enqueue", "jobs_here.kill_own_worker").out.strip()
+
+    work = [sys.executable, "-m", "jobrunner", "work", "jobs_here", "--drain", "--processes", "1"]
+    ended = subprocess.run([*container, *work], cwd=jobs.folder, env=jobs.environment, capture_output=True, timeout=60)
+
+    assert ended.returncode == 0, ended.stderr
+    record = client.task(task).record()
+    assert (record.state, record.attempts) == (TaskState.SUCCEEDED, 2)
+    assert [failure.what for failure in record.failures] == ["crashed"], "not expired: its lease had not ended"
 
 
 def test_misuse_ends_the_supervisor_with_its_code(jobs: Any) -> None:
