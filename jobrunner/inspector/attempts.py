@@ -56,6 +56,19 @@ def holder_of(client: Client, record: TaskRecord, workers: Iterable[WorkerRecord
     return LeaseHolder(mark=mark, worker=worker, running=running)
 
 
+def stray_leases(client: Client, queue: str, workers: list[WorkerRecord]) -> Call[int]:
+    """The call that counts, among the first hundred leases of a queue, those that no live worker holds."""
+
+    def read(raw: list[bytes]) -> int:
+        numbers = [float(score) for score in raw[1::2]]
+        marks = [(number, mark_of(number)) for number in numbers]
+        return sum(
+            (worker_marked(mark, workers) or _of_batch(number, queue, workers).worker) is None for number, mark in marks
+        )
+
+    return command("ZRANGE", keys_of(client).queue(queue).leases, 0, _MOST_CHECKED - 1, "WITHSCORES", read=read)
+
+
 def _of_batch(number: float, queue: str, workers: Iterable[WorkerRecord]) -> LeaseHolder:
     for worker in workers:
         for one in worker.running:

@@ -40,9 +40,9 @@ _DEPLOY = timedelta(minutes=5)
 """Workers of a release start within this time, so failures that began within it may be due to that release."""
 
 
-def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Check]:
+def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = (), strays: int = 0) -> Iterator[Check]:
     """Limits of one queue that block its backlog, with their use; `uses`: the result of `limit_uses`, for the tokens
-    left of its rate."""
+    left of its rate; `strays`: how many of its leases no worker holds."""
     if not queue.waiting or queue.paused or not queue.workers:
         return
     waits = _backlog(queue)
@@ -50,6 +50,10 @@ def limit_checks(queue: QueueView, uses: Iterable[LimitUse] = ()) -> Iterator[Ch
     if inflight is not None and inflight.is_spent and (queue.oldest_s or 0.0) > _WAITS_S:
         found = f"{queue.name}: max_inflight is used up, {inflight.used:,} of {inflight.most:,}, while {waits}"
         advice = f"jobrunner queues limit {queue.name} --max-inflight {2 * inflight.most}, or none"
+        if strays:
+            theirs = counted(strays, "of these leases is", "of these leases are")
+            found += f"; {theirs} held by no worker, but by a program or by a worker that is gone"
+            advice = f"jobrunner tasks list {queue.name} --state pending has the time at which they end; or {advice}"
         yield warn("limit", found, advice, queue=queue.name)
     if queue.rate is not None:
         takes_s = queue.waiting / queue.rate.max_tokens * queue.rate.seconds

@@ -25,6 +25,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.inspector.attempts import stray_leases
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.attention import (
     failing_checks,
@@ -37,6 +38,7 @@ from jobrunner.inspector.doctor.attention import (
     statistics_checks,
     unserved_check,
 )
+from jobrunner.inspector.limit_use import inflight_use
 from jobrunner.inspector.shards import queue_of, with_shards
 from jobrunner.inspector.snapshot import QueueView, Shards, holding, leader, views_and_shards
 from jobrunner.inspector.stats import read_window, releases_since
@@ -203,7 +205,12 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     yield from foremost(problem_checks(workers))
     yield from (slots_check(worker) for worker in workers if worker.held_by)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
-    yield from foremost(check for queue in by_work for check in (*queue_checks(queue), *limit_checks(queue)))
+    strays = _stray_leases(client, by_work, workers)
+    yield from foremost(
+        check
+        for queue in by_work
+        for check in (*queue_checks(queue), *limit_checks(queue, strays=strays.get(queue.name, 0)))
+    )
     yield from foremost(stall_checks(by_work, workers))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))), workers)
     window = read_window(client, _HOUR, "minute", may_lack=True)
@@ -218,6 +225,14 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     undone = sum(queue.open for queue in found)
     here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
     yield from neighbour_checks(here, other_prefixes(client, facts))
+
+
+def _stray_leases(client: Client, queues: Iterable[QueueView], workers: list[WorkerRecord]) -> dict[str, int]:
+    """How many leases no worker holds, for the first queues whose `max_inflight` is used up."""
+    spent = [one.name for one in queues if (use := inflight_use(one)) is not None and one.waiting and use.is_spent]
+    asked = spent[:_QUEUES_IN_DOUBT]
+    found = run_each_or_errors(broker_of(client), [stray_leases(client, name, workers) for name in asked])
+    return {name: one for name, one in zip(asked, found, strict=True) if isinstance(one, int)}
 
 
 def _latest_errors(

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from jobrunner.broker.calls import leader as leader_calls
-from jobrunner.broker.calls import queues
+from jobrunner.broker.calls import leases, queues
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.doctor.workload import (
     OtherPrefix,
@@ -22,6 +22,7 @@ from jobrunner.inspector.doctor.workload import (
 from jobrunner.inspector.snapshot import server_facts
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task, new_id
+from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 
 
 def announce(client: Client, worker_id: str = "w1", **said: str | int) -> None:
@@ -63,6 +64,24 @@ def test_a_pause_that_ends_by_itself_is_told_from_one_that_was_forgotten(client:
 
     client.queue("mail").pause()
     assert warned(client)["queue"] == "mail: paused without an end, and 1 wait"
+
+
+def test_a_limit_that_is_used_up_names_the_leases_that_no_worker_holds(client: Client, clock: Any) -> None:
+    """The limit was said to be too low, while leases of a program that had ended blocked the queue for an hour."""
+    clock.set()
+    mail = client.queue("mail")
+    mail.configure(max_inflight=3, keepalive=3600)
+    mail.push_many(range(5))
+    token = LeaseNumbers("vm.1.abcdef").first_of(1)
+    assert broker_of(client).run(leases.reserve(keys_of(client).queue("mail"), 1, token=token)).attempts
+    assert len(mail.reserve(2)) == 2
+    clock.advance(61_000)
+    announce(client, "vm.1.abcdef")
+
+    (limit,) = [check for check in work_checks(client) if check.what == "limit"]
+
+    assert "; 2 of these leases are held by no worker, but by a program" in limit.found
+    assert limit.advice.startswith("jobrunner tasks list mail --state pending has the time")
 
 
 def test_of_many_queues_without_a_worker_those_with_the_most_to_do_are_named(client: Client) -> None:
