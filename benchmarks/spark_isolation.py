@@ -24,7 +24,7 @@ from benchmarks.spark_station import emptied
 from jobrunner.broker.calls import queues
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.spark.session import spark_session
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 
 TARGET_S = 90.0
 BAD = 3
@@ -72,7 +72,7 @@ def turn(server: PrivateServer, items: int, batch: int, bad: int) -> dict[str, f
     for first in range(0, items, _AT_ONCE):
         flights.push_many("clean", [{"n": n} for n in range(first, min(first + _AT_ONCE, items))])
     ends: list[Any] = []
-    driver = build_driver(flights.spark_stations["flights/clean"], client, ends.append)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client, ends.append)
     began, cpu = time.perf_counter(), cpu_s()
     driver.start()
     half_s = _wait(lambda: _moved(client) >= (items - bad) // 2) - began

@@ -32,7 +32,7 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.outgoing import new_token
 from jobrunner.etl import Pipeline
 from jobrunner.spark.session import spark_session
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 
 SIZES = (1_000, 10_000, 100_000)
 TARGETS = {"queue": 0.7, "spark 10000": 0.6, "spark 100000": 1.2}
@@ -187,7 +187,7 @@ def on_spark(server: PrivateServer, items: int, size: int) -> tuple[float, Stall
         return df.withColumn("late", df.dep_delay > 15)
 
     push(client, "flights/clean", items)
-    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client)
     watch = Watch(server.redis)
     began = time.perf_counter()
     driver.start()

@@ -1,6 +1,6 @@
 """Declarations of stations on Spark. This module runs no station and does not need Spark.
 
-`jobrunner.spark.station.driver` runs them: its `build_driver(declaration, client, seen)` makes the Driver that serves
+`jobrunner.spark.station.driver` runs them: its `StationDriver(declaration, client, seen)` makes the Driver that serves
 the queue. This module names it by its path and imports it when a worker starts, as this package must work without
 Spark.
 """
@@ -108,7 +108,7 @@ def driver_of(declared: SparkStation) -> MakeDriver:
     def make(client: Client, seen: Seen) -> Driver:
         for address in declared.tables:
             address.check_installed()
-        driver: Driver = import_module(ENGINE).build_driver(declared, client, seen)
+        driver: Driver = import_module(ENGINE).StationDriver(declared, client, seen)
         return driver
 
     return make

@@ -167,7 +167,7 @@ def _on_spark(calls: _Calls, client: Client) -> list[str]:
     """Without the code that runs in Spark's own processes for Python, which no profiler of this one sees."""
     from jobrunner.etl import Pipeline
     from jobrunner.spark.session import spark_session
-    from jobrunner.spark.station.driver import build_driver
+    from jobrunner.spark.station.driver import StationDriver
 
     flights = Pipeline("house", client)
 
@@ -176,7 +176,7 @@ def _on_spark(calls: _Calls, client: Client) -> list[str]:
         return df
 
     flights.declare("end")
-    driver = build_driver(flights.spark_stations["house/clean"], client)
+    driver = StationDriver(flights.spark_stations["house/clean"], client)
     spark = spark_session("house", "local[1]")
 
     def push() -> None:

@@ -16,7 +16,7 @@ from jobrunner.spark.failures import error_line
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_run import BatchRun, plan_of
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 
 HERE = Path(__file__).parent
 SMALL = {"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"}
@@ -69,7 +69,7 @@ def warm(spark):
 @pytest.fixture
 def driver_of(warm, client, flights):
     """driver_of("clean"): the driver of that queue's station."""
-    return lambda queue: build_driver(flights.spark_stations[f"flights/{queue}"], client)
+    return lambda queue: StationDriver(flights.spark_stations[f"flights/{queue}"], client)
 
 
 @pytest.fixture

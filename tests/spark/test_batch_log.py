@@ -9,7 +9,7 @@ from pyspark.sql.types import IntegerType
 
 from jobrunner import Backoff
 from jobrunner.spark import write_batch, write_sql, write_table
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def handle(warm, client, flights):
 
     def run(queue):
         ends = []
-        driver = build_driver(flights.spark_stations[f"flights/{queue}"], client, ends.append)
+        driver = StationDriver(flights.spark_stations[f"flights/{queue}"], client, ends.append)
         while driver.step(warm):
             pass
         driver.stop(20)

@@ -12,7 +12,7 @@ from jobrunner.outcome import Snooze
 from jobrunner.retry import Backoff
 from jobrunner.spark import checked
 from jobrunner.spark.station import members
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 from tests.support.waiting import wait_for
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
@@ -398,7 +398,7 @@ def test_the_items_of_a_batch_count_and_share_its_time(spark, client, flights):
     flights.declare("late")
     flights.push_many("clean", [{"n": n} for n in range(20)])
     told = []
-    driver = build_driver(flights.spark_stations["flights/clean"], client, told.append)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client, told.append)
 
     driver.step(spark)
     driver.stop(20)
@@ -419,7 +419,7 @@ def test_a_batch_that_fails_counts_its_items_as_failed(spark, client, flights):
 
     flights.push("clean", {"n": 1})
     told = []
-    driver = build_driver(flights.spark_stations["flights/clean"], client, told.append)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client, told.append)
 
     driver.step(spark)
     driver.stop(20)
@@ -436,7 +436,7 @@ def test_a_quiet_station_ends_the_batch_at_hand_and_takes_no_other(warm, client,
 
     flights.declare("late")
     flights.push_many("clean", [{"n": n} for n in range(3)])
-    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client)
     driver.start()
     try:
         (batch,) = wait_for(lambda: driver.running)
@@ -469,7 +469,7 @@ def test_batches_run_beside_each_other_in_as_many_lanes_as_declared(warm, client
         inside.remove(batch.id)
 
     flights.push_many("clean", range(6))
-    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client)
     driver.start()
     try:
         wait_for(lambda: client.queue("flights/clean").counts()["pending"] == 0 and len(most) == 3, timeout_s=60)
@@ -485,7 +485,7 @@ def test_a_trickle_makes_one_batch_however_many_lanes_are_free(warm, client, fli
     def store(df, spark, batch):
         sizes.append(batch.size)
 
-    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client)
     driver.start()
     try:
         for number in (1, 2, 3):
@@ -505,15 +505,15 @@ def test_a_batch_that_is_due_again_is_taken_while_another_is_gathered(warm, clie
         tries.append(batch.attempt)
         if len(tries) == 1:
             flights.push("clean", 9)  # the other lane gathers it, and waits
-            wait_for(lambda: driver._gathering.is_busy, timeout_s=60)
+            wait_for(lambda: driver._source.gathering.is_busy, timeout_s=60)
             raise OSError("the disk is full")
 
     flights.push_many("clean", range(9))
-    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client)
     driver.start()
     try:
         wait_for(lambda: tries == [1, 2], timeout_s=60)
-        assert driver._gathering.is_busy
+        assert driver._source.gathering.is_busy
     finally:
         driver.stop(20)
     assert client.queue("flights/clean").counts()["waiting"] == 1, "what was gathered is back in line"

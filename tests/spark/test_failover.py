@@ -14,7 +14,7 @@ from jobrunner.outcome import Fail
 from jobrunner.spark import write_batch
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.station.batch_run import BatchRun, plan_of
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 from tests.topologies.servers import Behind
 
 pytestmark = [pytest.mark.slow]
@@ -40,7 +40,7 @@ def cut_off(behind):
 
 def drive(station, client, spark):
     """Runs batches of a station until there are none."""
-    driver = build_driver(station, client)
+    driver = StationDriver(station, client)
     while driver.step(spark):
         pass
     driver.stop(20)

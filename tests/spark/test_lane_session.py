@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from structlog.testing import capture_logs
 
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 from jobrunner.spark.station.lane_session import LaneSession
 from tests.support.waiting import wait_for
 
@@ -29,7 +29,7 @@ def test_a_view_of_one_name_has_the_rows_of_its_own_batch(warm, client, flights,
 
     flights.declare("late")
     flights.push_many("clean", [{"n": n} for n in range(20)])
-    driver = build_driver(flights.spark_stations["flights/clean"], client)
+    driver = StationDriver(flights.spark_stations["flights/clean"], client)
     driver.start()
     try:
         wait_for(lambda: client.queue("flights/late").counts()["waiting"] == 20, timeout_s=60)

@@ -18,7 +18,7 @@ from jobrunner.spark.station import batch_failures
 from jobrunner.spark.station import driver as station_driver
 from jobrunner.spark.station import lane as station_lane
 from jobrunner.spark.station.background import LeaseRenewal, SparkJobs
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)
 
@@ -337,7 +337,7 @@ def test_an_outage_while_a_batch_waits_for_items_costs_them_nothing(flights, dri
     lease = driver._batches.take(9, lease_s=60)
     left = outage(driver, 1)
 
-    driver._gathering.fill(lease)
+    driver._source.gathering.fill(lease)
 
     assert left == []
     lease.release()
@@ -561,9 +561,10 @@ def test_a_batch_may_wait_for_items_longer_than_its_lease(flights, client, clock
     clock.set()
     driver = driver_of("clean")
     lease = Batches(broker_of(client), keys_of(client).queue("flights/clean")).take(9, lease_s=0.05)
-    monkeypatch.setattr(driver._gathering._pause, "wait", lambda seconds: clock.advance(seconds * 1000) and False)
+    pause = driver._source.gathering._pause
+    monkeypatch.setattr(pause, "wait", lambda seconds: clock.advance(seconds * 1000) and False)
 
-    driver._gathering.fill(lease)
+    driver._source.gathering.fill(lease)
 
     assert lease.deadline.timestamp() * 1000 > clock.ms
     driver.stop(0)
@@ -575,7 +576,7 @@ def test_a_batch_that_a_failover_could_forget_is_not_run(flights, client, server
     flights.spark_sink("late", max_wait=0)(lambda df, spark, batch: ran.append(batch.id))
     flights.push("late", 1)
     with Client(server.url, keys_of(client).prefix, durability="replicated", durability_timeout=0.05) as careful:
-        driver = build_driver(flights.spark_stations["flights/late"], careful)
+        driver = StationDriver(flights.spark_stations["flights/late"], careful)
         assert driver.step(warm)
         driver.stop(5)
     assert ran == []

@@ -1,12 +1,11 @@
 """The driver of a station on Spark: its lanes take batch after batch from the queue and run them concurrently.
 
-`lane` runs one batch, `gathering` decides when a new batch begins, `first_batch` gathers a batch while Spark starts,
-and `batch_failures` handles failed batches.
+`batch_source` takes batches, `gathering` decides when a new batch begins, `lane` runs one batch, and `batch_failures`
+handles failed batches.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from jobrunner.broker.notifier import WakeListener
 from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.clock import monotonic, unix_ms
-from jobrunner.errors import BatchLost, ServerError, StationError
+from jobrunner.errors import ServerError, StationError
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.jobs.batch_driver import CurrentBatch, Seen
 from jobrunner.logs import SafeLogger
@@ -31,15 +30,12 @@ from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import BatchLog
 from jobrunner.spark.station.batch_run import StationPlan, plan_of
-from jobrunner.spark.station.first_batch import FirstBatch
-from jobrunner.spark.station.gathering import BatchSizes, Gathering
+from jobrunner.spark.station.batch_source import BatchSource
 from jobrunner.spark.station.lane import Lane
 from jobrunner.spark.ui_names import log_web_ui
 
 _IDLE_S = 1.0
 """Longest pause between two polls of an idle queue; a wake-up ends it."""
-_DUE_S = 0.2
-"""Seconds between two polls of a free lane for batches that are due again, while another lane gathers a new batch."""
 _CANCEL_S = 10.0
 """Time for the current batches to end after they were cancelled."""
 _STOP_S = 0.5
@@ -53,22 +49,16 @@ _STARTING = threading.Lock()
 _log = SafeLogger("jobrunner.spark")
 
 
-def build_driver(station: SparkStation, client: Client, seen: Seen = lambda _: None) -> "StationDriver":
-    """The driver of a declared station or sink, for a worker to start; calls `seen` with the result of each batch."""
-    return StationDriver(station, client, seen)
-
-
 class StationDriver:
-    """Serves one queue on the session of this process:
+    """Serves the queue of a station or sink on the session of this process; calls `seen` with the result of each batch:
 
-    1. runs up to `parallel` batches at once, each in a lane, a thread of its own; one lane at a time takes new items,
-       so that slowly arriving items make one batch and not several;
+    1. runs up to `parallel` batches at once, each in a lane, a thread of its own;
     2. pauses longer and longer while batch after batch fails, so that an outage of a sink's system kills no item;
     3. ends the worker's process when the engine is gone;
     4. while quiet, finishes the current batches and takes no other.
     """
 
-    def __init__(self, station: SparkStation, client: Client, seen: Seen) -> None:
+    def __init__(self, station: SparkStation, client: Client, seen: Seen = lambda _: None) -> None:
         self._quiet = self._has_begun = False
         self._station = station
         self._client = client
@@ -88,15 +78,12 @@ class StationDriver:
             station, self._broker, self._keys, seen, stopping=self._stopping, over=self._over
         )
         self._notes = BatchLog(station, client, seen)
-        self._sizes = BatchSizes(station)
         above = [keys.queue(name) for name in station.link.above()]
-        self._gathering = Gathering(station, self._batches, above, self._sizes, lambda: not self.takes())
-        self._taking = threading.Lock()
-        self._first = FirstBatch(self._gather_first, self._give_back, self.takes, station.lease)
+        self._source = BatchSource(station, self._batches, above, self._failures, self.takes)
         self._spark: SparkSession | None = None
         self._plan: StationPlan | None = None
         complaints = Complaints()
-        make = partial(Lane, station, client, self._failures, self._notes, self._sizes, seen)
+        make = partial(Lane, station, client, self._failures, self._notes, self._source.sizes, seen)
         self._lanes = [make() for _ in range(station.parallel)]
         self._loops = [
             Loop(f"spark-{station.queue}-{number}", partial(self._turn, lane), complaints)
@@ -130,7 +117,7 @@ class StationDriver:
 
     def _held(self) -> list[BatchLease]:
         """All leases, each once, also while a lane hands a batch over to be rolled forward."""
-        first = self._first.lease
+        first = self._source.first.lease
         held = ([] if first is None else [first]) + [lease for lane in self._lanes for lease in lane.held]
         return list({lease.id: lease for lease in held}.values())
 
@@ -139,7 +126,7 @@ class StationDriver:
         meanwhile."""
         with suppress(Exception):  # PySpark lacks a part, say: the first turn of a lane ends with that error
             if running_session() is None:
-                self._first.start()
+                self._source.first.start()
         for loop in self._loops:
             loop.start()
 
@@ -176,7 +163,7 @@ class StationDriver:
             end_retries(self._spark)
         # The release calls only the server, which may be slow; otherwise the items would wait for the lease to expire,
         # which costs an attempt.
-        self._first.wait(_left(max(cancelled_by, given_back_by)))
+        self._source.first.wait(_left(max(cancelled_by, given_back_by)))
         for lane in self._lanes:
             lane.closing.wait(_left(ends))
         self._over.set()
@@ -191,8 +178,8 @@ class StationDriver:
         if self._plan is None:
             self._plan = plan_of(self._station, self._client)
         self._failures.wait_out_pause()
-        with self._taking:
-            self._take(self._lanes[0])
+        with self._source.turn():
+            self._source.take(self._lanes[0])
         return self._run(self._lanes[0], spark)
 
     def _turn(self, lane: Lane) -> float:
@@ -209,15 +196,15 @@ class StationDriver:
             return _IDLE_S
         assert self._spark is not None
         self._failures.wait_out_pause()
-        if self._taking.acquire(timeout=_DUE_S if self._gathering.is_busy else _IDLE_S):
-            with _released(self._taking):
-                if not self.takes():
-                    return 0.0
-                self._take(lane)
+        with self._source.turn() as is_own:
+            if not self.takes():
+                return 0.0
+            if not is_own:
+                self._source.take_due(lane)
+            else:
+                self._source.take(lane)
                 if lane.lease is None:
                     return self._idle()
-        elif self._gathering.is_busy and self.takes():
-            lane.lease = self._batches.take(0, lease_s=self._station.lease)
         self._run(lane, self._spark)
         return 0.0
 
@@ -227,40 +214,6 @@ class StationDriver:
         assert self._plan is not None
         lane.run(spark, self._plan)
         return True
-
-    def _take(self, lane: Lane) -> None:
-        """Gives a lane a batch, filled as far as the station's limits ask for; none when the queue has no items, or
-        when the batch was given back or lost meanwhile."""
-        lane.lease = self._first.hand_over()
-        if lane.lease is None:
-            others = self._failures.others
-            taken = others.take(self._batches, self._sizes.wanted, lease_s=self._station.lease)
-            if others.is_single:
-                lane.lease = taken
-            else:
-                self._gather(lane, taken)
-
-    def _gather_first(self, first: FirstBatch) -> None:
-        with self._taking:
-            if self.takes() and not self._batches.has_any():
-                # New batches only: any driver rolls a decided batch forward, without Spark.
-                self._gather(first, self._batches.take_new(self._sizes.wanted, lease_s=self._station.lease))
-
-    def _gather(self, holder: Lane | FirstBatch, lease: BatchLease | None) -> None:
-        holder.lease = lease
-        if lease is None or not lease.is_new:
-            return
-        try:
-            self._gathering.fill(lease)
-            if not self._stopping.is_set():
-                return
-            self._give_back(lease)
-        except BatchLost as error:
-            _log.warning("batch lost", batch=lease.id, queue=lease.queue, error=str(error))
-        holder.lease = None
-
-    def _give_back(self, lease: BatchLease) -> None:
-        self._failures.report(lease.dissolve)
 
     def _begin(self) -> bool:
         """Joins or starts the session of this process. Returns False on failure: the process must be replaced then."""
@@ -280,7 +233,7 @@ class StationDriver:
                     _log.info("Spark did not start before the stop", queue=self._station.queue)
                     return False
                 self._failures.give_up(error)
-                self._first.wake()
+                self._source.first.wake()
                 return False
             if self._stopping.is_set():
                 return False
@@ -299,19 +252,9 @@ class StationDriver:
         return 0.0
 
     def _wake(self) -> None:
-        self._first.wake()
-        self._gathering.interrupt()
+        self._source.wake()
         for loop in self._loops:
             loop.wake()
-
-
-@contextmanager
-def _released(lock: threading.Lock) -> Iterator[None]:
-    """Releases a lock that was acquired with a time limit."""
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _left(ends: float) -> float:

@@ -331,7 +331,7 @@ def test_a_station_on_spark_is_recorded_with_all_that_its_driver_needs(
     assert (sink.is_sink, sink.batch, sink.targets, sink.name) == (True, 5, (), "late")
     assert station_of("orders/raw") is None
 
-    engine = type("Engine", (), {"build_driver": staticmethod(lambda *given: given)})
+    engine = type("Engine", (), {"StationDriver": staticmethod(lambda *given: given)})
     modules = {"jobrunner.spark.station.driver": engine}
     monkeypatch.setattr("jobrunner.etl.spark_station.import_module", modules.__getitem__)
     make = driver_of("orders/raw")

@@ -11,7 +11,7 @@ from jobrunner.client.batches import Batches, BatchLease
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
 from jobrunner.spark.station import driver as driver_module
-from jobrunner.spark.station.driver import StationDriver, build_driver
+from jobrunner.spark.station.driver import StationDriver
 from jobrunner.spark.station.lane import Lane
 from tests.support.registries import forget_pipelines
 from tests.support.waiting import wait_for
@@ -42,7 +42,7 @@ def started_driver(client: Client) -> StationDriver:
     client.queue(QUEUE).push_many(range(10))
     pipeline = Pipeline("orders", client)
     pipeline.spark_sink("raw", max_wait=0, lease=600)(lambda df, spark, batch: None)
-    driver = build_driver(pipeline.spark_stations[QUEUE], client)
+    driver = StationDriver(pipeline.spark_stations[QUEUE], client)
     forget_pipelines()
     driver.start()
     return driver

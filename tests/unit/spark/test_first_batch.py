@@ -11,9 +11,9 @@ from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
 from jobrunner.coordinator.recovery import roll_forward
 from jobrunner.etl import Pipeline
+from jobrunner.spark.station import batch_source
 from jobrunner.spark.station import driver as driver_module
-from jobrunner.spark.station import first_batch
-from jobrunner.spark.station.driver import StationDriver, build_driver
+from jobrunner.spark.station.driver import StationDriver
 from tests.support.clock import Clock
 from tests.support.registries import forget_pipelines
 from tests.support.waiting import wait_for
@@ -54,7 +54,7 @@ def driver_with(client: Client, starting: Starting) -> Iterator[Callable[..., St
     def build(**options: Any) -> StationDriver:
         pipeline = Pipeline("orders", client)
         pipeline.spark_sink("raw", **{"max_wait": 0, **options})(lambda df, spark, batch: None)
-        made.append(build_driver(pipeline.spark_stations[QUEUE], client))
+        made.append(StationDriver(pipeline.spark_stations[QUEUE], client))
         forget_pipelines()
         return made[-1]
 
@@ -143,7 +143,7 @@ def test_its_lease_is_renewed_as_long_as_spark_needs(
     driver = driver_with(batch=10, min_rows=1, lease=timedelta(seconds=1))
     driver.start()
     wait_for(lambda: driver.in_hand == 5)
-    lease = driver._first.lease
+    lease = driver._source.first.lease
     assert lease is not None
 
     first = lease.deadline
@@ -156,11 +156,11 @@ def test_a_lost_one_is_not_handed_over(client: Client, starting: Starting, drive
     driver = driver_with(batch=10, min_rows=1)
     driver.start()
     wait_for(lambda: driver.in_hand == 5)
-    lease = driver._first.lease
+    lease = driver._source.first.lease
     assert lease is not None
     lease.dissolve()
 
-    assert driver._first.hand_over() is None
+    assert driver._source.first.hand_over() is None
     assert driver.in_hand == 0
 
 
@@ -173,7 +173,7 @@ def test_none_is_gathered_beside_an_open_batch(
     assert other is not None
     driver = driver_with(batch=10)
     driver.start()
-    driver._first.wait(60)
+    driver._source.first.wait(60)
     assert starting.asked.wait(60)
     assert (driver.in_hand, counts(client)) == (0, (15, 10))
 
@@ -205,18 +205,18 @@ def test_a_process_with_a_session_gathers_none_before_its_first_turn(
     driver = driver_with(batch=10)
     driver.start()
     assert starting.asked.wait(60)
-    assert driver._first._thread.ident is None
+    assert driver._source.first._thread.ident is None
     assert counts(client) == (5, 0)
 
 
 def test_it_goes_back_when_spark_does_not_start_for_long(
     client: Client, starting: Starting, driver_with: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_batch, "_LONGEST_S", 0.2)
+    monkeypatch.setattr(batch_source, "_LONGEST_S", 0.2)
     client.queue(QUEUE).push_many(range(5))
     driver = driver_with(batch=5)
     driver.start()
-    driver._first.wait(60)
+    driver._source.first.wait(60)
     assert starting.asked.wait(60)
     assert (driver.in_hand, counts(client)) == (0, (5, 0))
     assert not starting.goes_on.is_set()

@@ -7,7 +7,7 @@ import pytest
 from jobrunner.client.client import Client
 from jobrunner.etl import Pipeline
 from jobrunner.spark.station import driver as driver_module
-from jobrunner.spark.station.driver import build_driver
+from jobrunner.spark.station.driver import StationDriver
 from jobrunner.spark.station.lane import Lane
 from tests.support.registries import forget_pipelines
 
@@ -30,7 +30,7 @@ def test_while_all_fail_every_other_batch_is_new_of_one_item_or_full(
     client.queue(QUEUE).push_many(range(40))
     pipeline = Pipeline("orders", client)
     pipeline.spark_sink("raw", batch=10, max_wait=0.05)(lambda df, spark, batch: None)
-    driver = build_driver(pipeline.spark_stations[QUEUE], client)
+    driver = StationDriver(pipeline.spark_stations[QUEUE], client)
     forget_pipelines()
     driver.step(object())  # type: ignore[arg-type]
     driver._failures.others.wanted = True
