@@ -219,10 +219,14 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
     )
 
 
+WAIT_ADVICE = ", wait for room (wait=…)"
+"""In the error for a full queue, for callers that can wait."""
+
+
 def full(queue: str, more: int, bound: int) -> QueueFull:
     """The error for `more` tasks beyond the capacity of a queue, which is `bound`."""
     part = "part of " if is_shard(queue) else ""
-    never = f"send at most {bound} at once" if more > bound > 0 else "try again later, wait for room (wait=…)"
+    never = f"send at most {bound} at once" if more > bound > 0 else f"try again later{WAIT_ADVICE}"
     return QueueFull(
         f"queue {queue!r} has no room for {more} more: it may hold {bound} (its {part}max_size), and nothing was added"
         f"; {never}, or raise max_size",

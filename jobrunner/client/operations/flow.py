@@ -16,6 +16,7 @@ from msgspec import structs
 
 from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import flows, queues, tasks
+from jobrunner.broker.calls.new_tasks import WAIT_ADVICE
 from jobrunner.broker.calls.server import SEND_AGAIN
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
@@ -30,12 +31,14 @@ from jobrunner.clock import monotonic, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import (
+    JobrunnerError,
     OutcomeUnknown,
     PayloadStoreError,
     PayloadTooLarge,
     QueueFull,
     ServerError,
     ServerRefused,
+    ServerUnavailable,
     TaskCancelled,
     TaskError,
     TaskFailed,
@@ -48,7 +51,9 @@ from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task, check_size
 
-_STOPPED = {"ok", "posted", "reserved", "noted"}
+_STOPPED = {"ok", "posted", "reserved", "noted", "unknown"}
+"""Replies to the calls of `_stop` that stopped a step. 'unknown' is the reply to a call that was sent again, as its
+first reply was lost: most likely it stopped one."""
 _AT_ONCE = 500
 STEPS_AT_ONCE = 1000
 """The number of steps in one field of a tally."""
@@ -146,6 +151,9 @@ class Sending:
 
     has_begun: bool = False
     """Whether its first steps may be on the server."""
+    may_run: bool = False
+    """Whether steps may run although the next call is not sent: the server took some, or a signal that starts them,
+    which may be applied without a reply."""
     is_given_up: bool = False
     """Set by the caller: nothing more of the flow is sent."""
 
@@ -154,8 +162,8 @@ def send(
     flow: Flow, keys: Keys, encryption: PayloadEncryption | None, limit: int, sending: Sending | None = None
 ) -> Operation[None]:
     """Sends joins first, then tasks. Raises PayloadTooLarge before anything is sent; QueueFull, PayloadStoreUnavailable
-    and ServerRefused, after which no step begins any more and running steps are asked to stop; other ServerErrors. An
-    OutcomeUnknown says whether some step may run.
+    and ServerRefused, after which no step begins any more and running steps are asked to stop; other ServerErrors, of
+    which ServerUnavailable means that no step was sent. An OutcomeUnknown says whether some step may run.
 
     After an error no join fires: it waits for members that never arrive, and expires.
     """
@@ -164,16 +172,30 @@ def send(
     try:
         yield from _send(flow, keys, encryption, limit, sending)
     except OutcomeUnknown as error:
-        told = str(error).removesuffix(SEND_AGAIN)
         if sending.has_begun:
-            raise OutcomeUnknown(
-                f"{told}; steps of flow {flow.id} may run, and enqueued again they run twice: look at the flow first"
-            ) from error
+            raise _may_run(flow, error) from error
+        told = str(error).removesuffix(SEND_AGAIN)
         raise OutcomeUnknown(f"{told}; no step of the flow was sent and none will run: enqueue it again") from error
-    except (QueueFull, PayloadStoreError, ServerRefused):
-        with suppress(ServerError):
-            yield from take_back(flow, keys)
+    except ServerUnavailable as error:
+        if sending.may_run:
+            raise _may_run(flow, error) from error
         raise
+    except (QueueFull, PayloadStoreError, ServerRefused) as error:
+        try:
+            yield from take_back(flow, keys)
+        except ServerError:
+            if sending.may_run:
+                raise _may_run(flow, error) from error
+        if isinstance(error, QueueFull):
+            error.args = (str(error).replace(WAIT_ADVICE, ""),)  # which a flow refuses
+        raise
+
+
+def _may_run(flow: Flow, error: JobrunnerError) -> OutcomeUnknown:
+    told = str(error).removesuffix(SEND_AGAIN)
+    return OutcomeUnknown(
+        f"{told}; steps of flow {flow.id} may run, and enqueued again they run twice: look at the flow first"
+    )
 
 
 def _send(
@@ -199,14 +221,17 @@ def _send(
         made = partial(EnqueueBatch, keys, encryption, heads, limit, names)
         batch = made() if encryption is inline else (yield InThread(made))
         yield Durable([call for _, call in batch.written])
-    yield from _confirmed(relaying(keys, ended=flow.signals))
+        sending.may_run = True
+    if flow.signals and not sending.is_given_up:
+        sending.has_begun = sending.may_run = True
+        yield from _confirmed(relaying(keys, ended=flow.signals))
 
 
 def take_back(flow: Flow, keys: Keys) -> Operation[None]:
     """Ends a flow of which a part could not be sent: none of its steps begins any more, and no callback fires. A step
     that ran and died meanwhile keeps its error."""
     joins = [join.place for join in flow.joins]
-    yield from _stop(keys, joins, flow.heads)
+    yield from _stop(keys, joins, flow.prepared)  # a join may have fired: a quick worker ended a head
     yield from relaying(keys, tags={keys.queue(place.queue).tag for place in joins})
 
 

@@ -1,5 +1,6 @@
 """chain and group: the commands that they send, and the errors before they send any."""
 
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -7,11 +8,22 @@ import pytest
 import redis
 
 from jobrunner import Client, Job, Worker, chain, group, job
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import interpret, told_again
 from jobrunner.broker.calls import flows
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.flow import Flow, send
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.errors import InvalidOption, ParameterError, PayloadTooLarge, QueueFull, UsageError
+from jobrunner.errors import (
+    InvalidOption,
+    OutcomeUnknown,
+    ParameterError,
+    PayloadTooLarge,
+    QueueFull,
+    ServerUnavailable,
+    UsageError,
+)
 from jobrunner.jobs.flow import Step, node_of
 from jobrunner.jobs.flow_layout import lay_out
 from jobrunner.join import read_onward
@@ -272,6 +284,96 @@ def test_a_step_that_died_before_the_rest_was_refused_keeps_its_error(current: C
 
     assert [record.error for record in maths.tasks("dead")] == ["no such number"]
     assert maths.counts()["waiting"] == 0
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """writes("enqueue", 2, before=…, after=…): what is done around the second write with that script."""
+    write, seen = Broker.write, Counter[str]()
+
+    def around(script: str, number: int, *, before: Any = None, after: Any = None) -> None:
+        def write_so(self: Broker, calls: Any) -> list[Any]:
+            names = {call.script.name for call in calls if call.script}
+            seen.update(names)
+            is_it = script in names and seen[script] == number
+            if is_it and before is not None:
+                before()
+            replies = write(self, calls)
+            if is_it and after is not None:
+                after()
+            return replies
+
+        monkeypatch.setattr(Broker, "write", write_so)
+
+    return around
+
+
+def raising(error: Exception) -> Any:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+MAY_RUN = "may run, and enqueued again they run twice: look at the flow first"
+
+
+def test_a_server_that_goes_away_behind_the_first_steps_leaves_steps_that_may_run(current: Client, writes: Any) -> None:
+    """It was ServerUnavailable, which says that nothing was sent, with a thousand steps in line."""
+    writes("enqueue", 2, before=raising(ServerUnavailable("no server")))
+    with pytest.raises(OutcomeUnknown, match=f"no server; steps of flow .* {MAY_RUN}"):
+        group(*(add.bind(n) for n in range(1500)), on_success=Thing()).enqueue()
+    assert current.queue("maths").counts()["waiting"] == 1000
+
+
+def test_a_server_that_is_away_at_the_first_steps_took_none(current: Client, writes: Any) -> None:
+    writes("enqueue", 1, before=raising(ServerUnavailable("no server")))
+    with pytest.raises(ServerUnavailable, match="^no server$"):
+        group(*(add.bind(n) for n in range(1500))).enqueue()
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("reply lost"), ServerUnavailable("reply lost")])
+def test_steps_behind_an_empty_group_may_run_when_the_reply_is_lost(
+    current: Client, writes: Any, error: Exception
+) -> None:
+    """The end of the empty group starts them. The error said that none will run, or that nothing was sent."""
+    writes("join_arrive", 1, after=raising(error))
+    with pytest.raises(OutcomeUnknown, match=MAY_RUN):
+        chain(group(), add.bind(1)).enqueue()
+    assert current.queue("maths").counts()["waiting"] == 1
+
+
+def test_second_steps_of_a_flow_that_is_refused_do_not_run(current: Client, writes: Any) -> None:
+    """A quick worker ends the first step of one chain before the second thousand of them is refused."""
+    maths, line = current.queue("maths"), current.queue("line/other")
+    maths.configure(max_size=1000)
+
+    def end_one() -> None:
+        (held,) = maths.reserve()
+        held.commit()
+        relay(broker_of(current), keys_of(current), tags=["maths"])
+        assert line.counts()["waiting"] == 1
+
+    writes("enqueue", 2, before=end_one)
+    with pytest.raises(QueueFull) as full:
+        group(*(chain(add.bind(n), other.bind(n)) for n in range(1500))).enqueue()
+    assert (maths.counts()["waiting"], line.counts()["waiting"]) == (0, 0)
+    assert "wait=" not in str(full.value), "a flow waits for no room"
+
+
+def test_a_flow_that_is_cancelled_by_calls_whose_replies_were_lost_was_stopped(
+    current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = group(add.bind(1), add.bind(2)).enqueue()
+    broker = broker_of(current)
+
+    def run_twice(calls: Any) -> list[Any]:  # as the driver sends them again
+        broker.replies(calls)
+        replies = broker.replies(calls)
+        return [interpret(call, told_again(call, reply)) for call, reply in zip(calls, replies, strict=True)]
+
+    monkeypatch.setattr(broker, "run_many", run_twice)
+    assert flow.cancel()
 
 
 def test_every_join_expires(current: Client, raw: redis.Redis) -> None:
