@@ -321,14 +321,14 @@ MAY_RUN = "may run, and enqueued again they run twice: look at the flow first"
 def test_a_server_that_goes_away_behind_the_first_steps_leaves_steps_that_may_run(current: Client, writes: Any) -> None:
     """It was ServerUnavailable, which says that nothing was sent, with a thousand steps in line."""
     writes("enqueue", 2, before=raising(ServerUnavailable("no server")))
-    with pytest.raises(OutcomeUnknown, match=f"no server; steps of flow .* {MAY_RUN}"):
+    with pytest.raises(OutcomeUnknown, match=rf"no server; steps of flow .* {MAY_RUN}"):
         group(*(add.bind(n) for n in range(1500)), on_success=Thing()).enqueue()
     assert current.queue("maths").counts()["waiting"] == 1000
 
 
 def test_a_server_that_is_away_at_the_first_steps_took_none(current: Client, writes: Any) -> None:
     writes("enqueue", 1, before=raising(ServerUnavailable("no server")))
-    with pytest.raises(ServerUnavailable, match="^no server$"):
+    with pytest.raises(ServerUnavailable, match=r"^no server$"):
         group(*(add.bind(n) for n in range(1500))).enqueue()
 
 
