@@ -73,6 +73,12 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else _escaped(one) for one in text)
 
 
+def storable(text: str) -> str:
+    """The text with escapes (`\\udcff`) for characters that have no UTF-8: a file name may have halves of a surrogate
+    pair, and the server takes none."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def number(value: float) -> str:
     """A number in at most five columns: `1,204`, `12.5k`, `3.1M`; below ten with one decimal if it is not whole."""
     size = abs(value)

@@ -21,6 +21,7 @@ from jobrunner.clock import monotonic
 from jobrunner.codec import decode, encode
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import ServerRefused, UsageError
+from jobrunner.formatting import describe, storable
 from jobrunner.jobs.enqueue_options import without_own
 from jobrunner.logs import RUNNING, logger
 from jobrunner.option_names import checks_options
@@ -151,7 +152,7 @@ class Metadata:
 
     def get(self, field: str, default: Any = None) -> Any:
         """The value of a field."""
-        raw = self._broker.run(leader_calls.metadata_get(self._keys, self._job, field))
+        raw = self._broker.run(leader_calls.metadata_get(self._keys, self._job, _checked(field)))
         return default if raw is None else decode(raw)
 
     def all(self) -> dict[str, Any]:
@@ -161,18 +162,24 @@ class Metadata:
 
     def set(self, field: str, value: Any) -> None:
         """Sets a field to any JSON value."""
-        self._broker.run(leader_calls.metadata_set(self._keys, self._job, field, encode(value, what=field)))
+        self._broker.run(leader_calls.metadata_set(self._keys, self._job, _checked(field), encode(value, what=field)))
 
     def increment(self, field: str, by: int = 1) -> int:
         """Adds to a whole number and returns the sum. Raises UsageError when `by` or the value of the field is no whole
         number."""
         check_whole(by, f"increment({field!r}): by", minimum=-_LARGEST, maximum=_LARGEST)
         try:
-            return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, field, by))
+            return self._broker.run(leader_calls.metadata_increment(self._keys, self._job, _checked(field), by))
         except ServerRefused as error:
             if "not an integer" not in str(error):
                 raise
             raise UsageError(f"increment({field!r}): the field has a value that is no whole number; set it") from error
+
+
+def _checked(field: str) -> str:
+    if not isinstance(field, str) or storable(field) != field:
+        raise UsageError(f"metadata: field {describe(field)}: give a text without lone surrogates")
+    return field
 
 
 class JobRun(msgspec.Struct, eq=False):
@@ -280,7 +287,7 @@ class JobRun(msgspec.Struct, eq=False):
             return
         self._noted_at = now
         keys = self._keys.queue(self.attempt.queue)
-        shown = encode({"done": done, "total": total, "note": note}, what="progress")
+        shown = encode({"done": done, "total": total, "note": storable(str(note))}, what="progress")
         call = leases.progress(keys, self.attempt.id, self.attempt.token, shown)
         in_coroutine = _runs_on_loop()
         if in_coroutine or (self._noting is not None and not self._noting.done()):

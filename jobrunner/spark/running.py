@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jobrunner.errors import InvalidOption, StationError
+from jobrunner.formatting import storable
 from jobrunner.logs import SafeLogger
 
 if TYPE_CHECKING:
@@ -137,10 +138,10 @@ def told_lines(error: BaseException) -> list[str]:
 
 
 def text_of(error: BaseException) -> str:
-    """The whole message, with escapes for characters that have no UTF-8: a file name may contain half a surrogate pair,
-    which neither Arrow nor a report can carry. The message of a Java error is read from Java, which may have ended."""
+    """The whole message, with escapes for characters that have no UTF-8, which Arrow does not take either. The message
+    of a Java error is read from Java, which may have ended."""
     try:
-        return str(error).encode("utf-8", "backslashreplace").decode()
+        return storable(str(error))
     except Exception:  # of Java, or a user's __str__
         is_of_java = type(error).__module__.startswith(("py4j", "pyspark"))
         return f"{type(error).__name__} of a Java that has ended" if is_of_java else "(an error that cannot be shown)"

@@ -310,6 +310,10 @@ def test_metadata_is_shared_by_all_runs_of_a_job() -> None:
 def test_an_increment_that_cannot_be_is_an_error_that_names_the_field() -> None:
     def act(own: Job) -> Any:
         own.metadata.set("last", "text")
+        own.progress(1, 2, note="a\udcff")  # such a name of a file fails no attempt
+        for access in (own.metadata.get, own.metadata.increment, lambda field: own.metadata.set(field, 1)):
+            with pytest.raises(UsageError, match="give a text without lone surrogates"):
+                access("a\udcff")
         said = []
         for field, by in (("runs", 2.5), ("runs", 2**63), ("last", 1)):
             with pytest.raises(UsageError) as caught:

@@ -26,7 +26,7 @@ from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, monotonic
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, JobrunnerError, PipelineError, ReportsRefused
-from jobrunner.formatting import describe
+from jobrunner.formatting import describe, storable
 from jobrunner.option_names import nearest
 from jobrunner.retry import lease_ms, seconds
 from jobrunner.settings import Duration, check_whole
@@ -70,9 +70,9 @@ def commit(ref: QueueRef, held: ReservedItem, result: Any) -> Operation[bool]:
 
 def rollback(ref: QueueRef, held: ReservedItem, delay: Duration | None, error: str) -> Operation[bool]:
     """Returns False when the item is gone."""
-    _check_error(error)
+    text = _error_text(error)
     delays = yield from _delays(ref, [held], delay)
-    return (yield from _report(held, reports.fail(ref, [held], delays, error))) != "gone"
+    return (yield from _report(held, reports.fail(ref, [held], delays, text))) != "gone"
 
 
 def release(ref: QueueRef, held: ReservedItem) -> Operation[bool]:
@@ -214,11 +214,11 @@ def rollback_many(
     ref: QueueRef, given: Iterable[ReservedItem], delay: Duration | None, error: str
 ) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
-    _check_error(error)
+    text = _error_text(error)
     held = reports.own(ref, given)
     delays = yield from _delays(ref, held, delay)
     parts = zip(reports.slices(held), reports.slices(delays), strict=True)
-    return reports.verdicts(held, (yield [reports.fail(ref, part, of_part, error) for part, of_part in parts]))
+    return reports.verdicts(held, (yield [reports.fail(ref, part, of_part, text) for part, of_part in parts]))
 
 
 def release_many(ref: QueueRef, given: Iterable[ReservedItem]) -> Operation[list[bool]]:
@@ -275,9 +275,10 @@ def _delays(ref: QueueRef, held: Sequence[ReservedItem], delay: Duration | None)
     return [backoff.delay(one.retry_count + 1) for one in held]
 
 
-def _check_error(error: object) -> None:
+def _error_text(error: object) -> str:
     if not isinstance(error, str):
         raise InvalidOption(f"error={describe(error)}: give a text")
+    return storable(error)
 
 
 def _note_deadline(held: ReservedItem, word: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jobrunner.attempt import Attempt
 from jobrunner.errors import AttemptCancelled, AttemptTimeout, JobrunnerError
+from jobrunner.formatting import storable
 from jobrunner.jobs.registry import Definition, timeout_of
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import (
@@ -134,7 +135,7 @@ def qualified_name(kind: type) -> str:
 
 def sendable(text: str) -> str:
     """The text with redacted values hidden, and with escapes for characters that have no UTF-8."""
-    return in_error(text).encode("utf-8", "backslashreplace").decode()
+    return storable(in_error(text))
 
 
 def _is_retried(attempt: Attempt, definition: Definition, error: BaseException) -> bool:

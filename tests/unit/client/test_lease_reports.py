@@ -44,6 +44,16 @@ def test_a_batch_is_reported_in_one_round_trip(queue: Any, trips: list[int]) -> 
     assert {record.error for record in queue.tasks()} == {"boom", ""}
 
 
+def test_the_error_of_a_failure_may_name_a_file_whose_name_is_no_utf8(queue: Any) -> None:
+    """`os.fsdecode` makes such names. The report raised UnicodeEncodeError, so the lease ran out."""
+    queue.configure(max_attempts=1)
+    queue.push_many([1, 2])
+    one, two = queue.reserve(2)
+    assert one.rollback(error="no file 'a\udcff'")
+    assert queue.rollback_many([two], error="no file 'a\udcff'") == [True]
+    assert {record.error for record in queue.tasks("dead")} == {"no file 'a\\udcff'"}
+
+
 def test_what_was_reserved_beside_a_commit_that_the_server_refused_goes_back(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
