@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -17,13 +18,23 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
+from jobrunner.broker.broker import Broker
 from jobrunner.cli.main import jobrunner as command_line
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
 from jobrunner.clock import from_ms
 from jobrunner.coordinator.cron import PeriodicTicks
-from jobrunner.errors import DecryptionFailed, EncryptionKeyMissing, InvalidOption, NotEncrypted, UnknownOption
+from jobrunner.errors import (
+    DecryptionFailed,
+    EncryptionKeyMissing,
+    InvalidOption,
+    NotEncrypted,
+    OutcomeUnknown,
+    QueueFull,
+    ServerUnavailable,
+    UnknownOption,
+)
 from jobrunner.etl import Drop, Pipeline, To
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Loopback
@@ -405,6 +416,27 @@ def test_the_payload_that_takes_the_place_of_another_opens_in_its_place(
     assert first.id == second.id
     work(client)
     assert seen == ["second"]
+
+
+@pytest.mark.parametrize("error", [ServerUnavailable("no server"), QueueFull("full")])
+def test_an_error_about_a_payload_that_takes_the_place_of_another_says_that_others_were_added(
+    connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """It is encrypted once more, for the task whose place it takes. The error of that said that nothing was sent."""
+    client = connect(OLD)
+    Last(text="first").enqueue()
+    write, trips = Broker.write, count(1)
+
+    def write_once(self: Broker, calls: Any) -> list[Any]:
+        if next(trips) == 2:
+            raise error
+        return write(self, calls)
+
+    monkeypatch.setattr(Broker, "write", write_once)
+    kind = OutcomeUnknown if isinstance(error, ServerUnavailable) else type(error)
+    with pytest.raises(kind, match=r"others of the same call may have been added"):
+        Last.enqueue_many([Note(text="other"), Last(text="second")])
+    assert client.queue("sealed").counts()["waiting"] == 2
 
 
 @pytest.mark.parametrize("said", [",", " , ", " "])

@@ -8,6 +8,7 @@ from typing import Any
 
 from jobrunner.broker.call import SLICE_BYTES, Call, sliced
 from jobrunner.broker.calls import new_tasks, queues
+from jobrunner.broker.confirmed_writes import OF_SOME
 from jobrunner.broker.keys import Keys, QueueKeys, check_is_text, check_own_id
 from jobrunner.broker.shards import in_partition_of, is_shard, shard_names, whole_queue
 from jobrunner.client.encryption import encrypted_task, encrypted_tasks
@@ -17,7 +18,14 @@ from jobrunner.client.operations.operation import InThread, Operation
 from jobrunner.client.operations.routing import Routes
 from jobrunner.client.outgoing import sending_of
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import DuplicateTask, InvalidName, JobrunnerError, UsageError
+from jobrunner.errors import (
+    DuplicateTask,
+    InvalidName,
+    JobrunnerError,
+    OutcomeUnknown,
+    ServerUnavailable,
+    UsageError,
+)
 from jobrunner.formatting import describe
 from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.retry import lease_ms, milliseconds
@@ -258,18 +266,30 @@ def write(
     replies = yield from capacity.write_parts(
         batch.keys, routes, batch.parts, batch.before, batch.written, wait, just_registered=just_registered
     )
-    for at, task in batch.unique(replies):
-        for _ in range(_TRIES):
-            if replies[at].word != "encrypt_for":
-                break
-            again = yield InThread(partial(batch.encrypted_again, task, replies[at]))
-            (replies[at],) = yield from capacity.write([], [again], wait)
-        else:
-            raise JobrunnerError(
-                f"the task that {task.type!r} would take the place of changed {_TRIES} times meanwhile; nothing was "
-                "changed: enqueue it again"
-            )
+    try:
+        for at, task in batch.unique(replies):
+            replies[at] = yield from _encrypted_again(batch, task, replies[at], wait)
+    except JobrunnerError as error:
+        if len(batch.written) > 1:  # the others were added
+            error.args = (f"{error}. {OF_SOME}", *error.args[1:])
+            if isinstance(error, ServerUnavailable):
+                raise OutcomeUnknown(*error.args) from error
+        raise
     return replies
+
+
+def _encrypted_again(batch: EnqueueBatch, task: Task, reply: Any, wait: Duration) -> Operation[Any]:
+    """Sends a unique task again for as long as its payload is encrypted for another task than that whose place it
+    takes. Returns the last reply."""
+    for _ in range(_TRIES):
+        if reply.word != "encrypt_for":
+            return reply
+        again = yield InThread(partial(batch.encrypted_again, task, reply))
+        (reply,) = yield from capacity.write([], [again], wait)
+    raise JobrunnerError(
+        f"the task that {task.type!r} would take the place of changed {_TRIES} times meanwhile; nothing was changed: "
+        "enqueue it again"
+    )
 
 
 def enqueueing(
