@@ -25,12 +25,12 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class OwnQueues:
-    """The queues that the leader's own worker serves. Each of its reserves maintains them, so the leader skips them
-    while the worker reserves."""
+    """The queues that the leader's own worker serves. Each of its reserves maintains its queue, so the leader skips the
+    queues that the worker reserves from."""
 
     names: frozenset[str] = frozenset()
-    reserves: Callable[[], bool] = lambda: True
-    """Whether the worker reserves tasks now."""
+    reserved: Callable[[], Collection[str]] = frozenset
+    """The queues that the worker reserves from now, by itself."""
 
 
 class QueueMaintenance:
@@ -52,7 +52,7 @@ class QueueMaintenance:
     def take(self, found: ScanReply) -> None:
         """Handles the result of a scan. Queues that were due already keep their place in the heap."""
         now_ms = self._now_ms()
-        left_out = self._own.names if self._own.reserves() else frozenset()
+        left_out = self._own.reserved()
         for name, at_ms in found.due.items():
             known = self._due.get(name)
             if name not in left_out and (known is None or (known > now_ms and known != at_ms)):

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -184,7 +184,8 @@ class Assembly:
             max_tasks=self._exact_tasks,
             isolates=settings.executor != "processes",
         )
-        coordinator = self._coordinator(tasks.rotation.queues, lambda: fetcher.reserves)
+        rotation = tasks.rotation
+        coordinator = self._coordinator(rotation.queues, lambda: rotation.polled if fetcher.reserves else ())
         identity = self._identity(queues)
         monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
 
@@ -218,12 +219,12 @@ class Assembly:
         )
         return Heartbeat(self._broker, self._keys, self._encryption, registration, commands, listeners)
 
-    def _coordinator(self, served: Sequence[str], reserves: Callable[[], bool]) -> Coordinator:
+    def _coordinator(self, served: Sequence[str], reserved: Callable[[], Collection[str]]) -> Coordinator:
         settings = self._settings
         return Coordinator(
             self._broker, self._keys, self._worker_id,
             LeaderTimes(settings.leader_ttl, settings.sweep, settings.forget_queues),
-            own=OwnQueues(frozenset(served), reserves),
+            own=OwnQueues(frozenset(served), reserved),
             cron=PeriodicTicks(
                 self._broker, self._keys, self._inline, self._stats.late_ticks.append, settings.leader_ttl
             ),

@@ -192,6 +192,18 @@ def test_a_worker_without_the_key_hands_the_task_back_and_another_runs_it(
     assert client.task(task_id).result(timeout=0) == f"{SECRET} noted"
 
 
+def test_a_worker_that_drains_waits_for_no_key(connect: Callable[..., Client], kind: str) -> None:
+    connect(OLD, payload_encryption=kind)
+    task_id = Note.using(max_attempts=1).enqueue(text=SECRET).id
+    client = connect(NEW)
+
+    Worker(client=client, queues=["sealed"]).run(drain=True)
+
+    record = client.task(task_id).record()
+    assert record.state == "dead"
+    assert record.error.startswith("EncryptionKeyMissing")
+
+
 def test_a_task_whose_key_no_worker_has_is_dead_in_the_end_and_runs_once_the_key_is_there(
     connect: Callable[..., Client], clock: Any, kind: str
 ) -> None:

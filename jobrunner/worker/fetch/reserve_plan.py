@@ -87,6 +87,12 @@ class QueueRotation:
             return [queue for queue in queues if self._paused_until.get(queue, 0.0) <= now]
         return queues
 
+    @property
+    def polled(self) -> frozenset[str]:
+        """The queues that get a reserve by themselves, at the latest with the next poll: not those that wait for a full
+        target, or at their cap for the end of a task. Any thread may ask."""
+        return frozenset(queue for queue, until in list(self._asleep_until.items()) if until < math.inf)
+
     def plan(self, wanted: int) -> ReservePlan:
         """Splits the number of wanted tasks over the queues. Empty when all queues are known to be empty."""
         now = monotonic()

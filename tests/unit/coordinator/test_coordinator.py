@@ -163,7 +163,7 @@ def test_deaths_are_told_once_though_leaders_take_turns(broker: Broker, keys: Ke
 
 def test_what_is_told_is_read_once_while_it_leads(broker: Broker, keys: Keys, client: Client, raw: redis.Redis) -> None:
     client.queue("q").push("x")
-    own = OwnQueues(frozenset({"q"}))
+    own = OwnQueues(frozenset({"q"}), lambda: {"q"})
     leader = Coordinator(broker, keys, "a", LeaderTimes(60, 0.0), own, PeriodicTicks(broker, keys, None))
     leader.step()
     raw.hset(keys.events_cursor, "q", 7)

@@ -24,9 +24,9 @@ class Swept:
     """Runs the maintenance task after a scan."""
 
     def __init__(self, broker: Broker, keys: Keys, clock: Clock) -> None:
-        self.reserves = True
+        self.reserved = {"served"}
         self._sweep = QueueMaintenance(
-            broker, keys, 5.0, OwnQueues(frozenset({"served"}), lambda: self.reserves), now_ms=lambda: clock.ms or 0
+            broker, keys, 5.0, OwnQueues(frozenset({"served"}), lambda: self.reserved), now_ms=lambda: clock.ms or 0
         )
         self._look = LeaderScan(broker, keys, 0.0, [self._sweep.take], ScanBudget(1000.0))
 
@@ -57,7 +57,7 @@ def test_a_queue_of_its_own_worker_is_looked_after_while_that_takes_no_tasks(
     sweep.step()
     assert client.queue("served").ids("scheduled"), "the next reserve does it"
 
-    sweep.reserves = False
+    sweep.reserved = set()
     sweep.step()
     assert client.queue("served").ids("waiting")
 

@@ -33,6 +33,18 @@ def test_a_queue_at_its_cap_has_no_turn_until_a_task_of_it_ends():
     assert turns.plan(4).shares == {"slow": 1}
 
 
+def test_a_queue_without_a_turn_is_left_to_the_leader():
+    turns = CappedRotation({"slow": 5, "a": 1, "b": 1}, 15.0, {"slow": 2})
+    turns.sleep("a", None, 30)
+    assert turns.polled == {"slow", "a", "b"}
+    turns.took("slow", 2)
+    turns.block("b")
+    assert turns.polled == {"a"}
+    turns.ended(["slow"])
+    turns.unblock("b")
+    assert turns.polled == {"slow", "a", "b"}
+
+
 def test_a_blocked_queue_stays_blocked_when_its_tasks_end():
     turns = CappedRotation({"slow": 1}, 15.0, {"slow": 1})
     turns.took("slow", 1)
