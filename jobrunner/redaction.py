@@ -22,6 +22,7 @@ _BEYOND = 10**12
 _SHOWN, _HIDDEN_BUT_NUMBERS, _HIDDEN = range(3)
 _PLAIN = re.compile(r"[a-z0-9_-]+", re.IGNORECASE | re.ASCII)
 _REMEMBERED, _LONG = 1000, 100
+_ANY = ".*"
 _NAME = re.compile(r"""(?<![\w-])[A-Za-z_][\w-]{0,99}+(?![\w-])\\?+["']?+\s{0,3}+(?:=>|[:=])\s{0,3}+""")
 """The text before a value in free text: `name=`, `name: `, `'name': `, `"name":`. Nothing here can end elsewhere, so it
 gives nothing back (`+`), which halves the time."""
@@ -48,6 +49,7 @@ class Redaction:
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         given = self.names = tuple(given)
+        self._hides_all = _ANY in given
         patterns: list[str] = []
         apart: list[re.Pattern[str]] = []
         for pattern in given:
@@ -70,8 +72,8 @@ class Redaction:
         """Free text, such as an error, with the values after a matching name hidden (`iban='DE…'`)."""
         if ("=" not in text and ":" not in text) or not self._may_have_name_in(text):
             return text
-        parts: list[str] = []
-        done = at = 0
+        spans: list[tuple[int, int]] = []
+        at = 0
         while (found := _NAME.search(text, at)) is not None:
             at = found.end()
             name = _WORD.match(text, found.start())
@@ -79,10 +81,10 @@ class Redaction:
             if verdict == _SHOWN or (end := _end_of_value(text, at)) == at:
                 continue
             if verdict == _HIDDEN or not _NUMBER.fullmatch(text, at, end):
-                parts += (text[done:at], HIDDEN)
-                done = end
-            at = end
-        return "".join((*parts, text[done:]))
+                spans.append((at, end))
+            if not self._hides_all:  # else the value of a name may end in another name: `ValueError: iban='DE…'`
+                at = end
+        return _without(spans, text)
 
     def shown(self, value: Any, *, deepest: int = DEEPEST) -> Any:
         """`value` with all values under matching names hidden."""
@@ -121,6 +123,17 @@ class Redaction:
         return _HIDDEN if _SECRET.search(_COUNTED.sub("", name)) else _HIDDEN_BUT_NUMBERS
 
 
+def _without(spans: Iterable[tuple[int, int]], text: str) -> str:
+    """The text with these parts hidden, in order of their starts; parts that overlap or touch are hidden as one."""
+    parts: list[str] = []
+    done = -1
+    for start, end in spans:
+        if start > done:
+            parts += (text[max(done, 0) : start], HIDDEN)
+        done = max(done, end)
+    return "".join((*parts, text[max(done, 0) :]))
+
+
 def _end_of_value(text: str, at: int) -> int:
     """The end of the value that begins at `at`: after the last bracket of a bracketed value, or where the text was
     cut."""
@@ -144,6 +157,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     raise InvalidOption(f"redact={pattern!r}: {problem}; give names or regular expressions")
 
 
+ALL_NAMES = Redaction([_ANY])
+"""Hides the value of every name, while the names to hide are not known."""
 _in_errors = [Redaction()]
 
 
@@ -151,6 +166,11 @@ def hide_in_errors(redaction: Redaction) -> None:
     """Hides values under these names in errors of attempts that this process stores, logs and traces from now on, and
     in lines that jobs log."""
     _in_errors[0] = redaction
+
+
+def names_hidden_in_errors() -> tuple[str, ...]:
+    """The names of the last `hide_in_errors`."""
+    return _in_errors[0].names
 
 
 def in_error(text: str) -> str:

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import click
 
 from jobrunner.cli.options import CommonOptions, connected, with_shared_options, with_wide
-from jobrunner.cli.output import answer_json, echo, facts, prints_all_columns, table, when
+from jobrunner.cli.output import answer_json, echo, facts, prints_all_columns, table, talk, when
+from jobrunner.client.client import Client
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.formatting import duration
-from jobrunner.inspector.snapshot import QueueView, Snapshot, overview
+from jobrunner.inspector.snapshot import QueueView, Snapshot, overview, workers_or_none
 
 _EXAMPLES = """\b
 Examples:
@@ -25,6 +26,8 @@ def status(shared: CommonOptions, wide: bool) -> None:
     """Show the server, queues, workers, leader and periodic jobs."""
     with connected(shared) as client:
         seen = overview(client)
+    for problem in seen.problems:
+        talk(problem)
     if shared.as_json:
         answer_json(seen)
         return
@@ -77,6 +80,15 @@ def _switch(queue: QueueView) -> str:
 def _changes(changed: Mapping[str, SettingOrigin]) -> str:
     told = "; ".join(f"{name} changed by {one.changed_by} {when(one.changed_at)}" for name, one in changed.items())
     return f"; {told}" if told else ""
+
+
+def told_workers(client: Client) -> list[WorkerRecord]:
+    """The live workers; none, and a line on stderr, while the node of a cluster that lists them is away."""
+    problems: list[str] = []
+    found = workers_or_none(client, problems)
+    for problem in problems:
+        talk(problem)
+    return found
 
 
 def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:

@@ -169,7 +169,8 @@ class Client:
         return run_operation(self._broker, read_stats(self._keys))
 
     def redaction(self) -> Redaction:
-        """The names of parameters that are hidden: this client's and the server's. Raises ServerError."""
+        """The names of parameters that are hidden: this client's and the server's; all names while the server, or its
+        node with them, does not answer. Raises ServerRefused."""
         return run_operation(self._broker, self._redaction.now(self._keys))
 
     def hide(self, names: Iterable[str]) -> None:
@@ -293,6 +294,11 @@ class _HasEndpoint(Protocol):
     def _endpoint(self) -> Endpoint: ...
 
 
+class _HasRedaction(Protocol):
+    @property
+    def _redaction(self) -> SharedRedaction: ...
+
+
 class _HasMiddleware(Protocol):
     @property
     def _middleware(self) -> MiddlewareStack | None: ...
@@ -316,6 +322,11 @@ def encryption_of(client: _HasEncryption) -> PayloadEncryption | None:
 def endpoint_of(client: _HasEndpoint) -> Endpoint:
     """The address that a client connects to."""
     return client._endpoint  # noqa: SLF001
+
+
+def redaction_of(client: _HasRedaction) -> SharedRedaction:
+    """The hidden names of a client, for those who read the server's themselves."""
+    return client._redaction  # noqa: SLF001
 
 
 def middleware_of(client: _HasMiddleware) -> MiddlewareStack | None:

@@ -1,6 +1,7 @@
 """Hidden names of parameters: a client's own names, and names that the server keeps for all clients.
 
-Names on the server also hold in a dashboard that another application mounts, and for a command in another folder.
+Names on the server also hold in a dashboard that another application mounts, and for a command in another folder. While
+they cannot be read, as one node of a cluster has them, all names are hidden.
 """
 
 from collections.abc import Iterable
@@ -9,11 +10,13 @@ from jobrunner.broker.calls.server import redacted_names
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import describe
-from jobrunner.redaction import Redaction
+from jobrunner.logs import SafeLogger
+from jobrunner.redaction import ALL_NAMES, Redaction
 
 _KNOWN_FOR_S = 5.0
+_log = SafeLogger("jobrunner.redaction")
 
 
 class SharedRedaction:
@@ -36,11 +39,23 @@ class SharedRedaction:
         self._read_at = -_KNOWN_FOR_S
 
     def now(self, keys: Keys) -> Operation[Redaction]:
-        """The redacted names. Raises ServerError. Only the client's own names when the server's are not readable."""
+        """The redacted names: only the client's own for a user who may not read the server's; all names while the
+        server does not answer. Raises ServerRefused."""
         if monotonic() - self._read_at >= _KNOWN_FOR_S:
-            found = yield from ask(redacted_names(keys))
-            self._now = Redaction((*self._names, *filter(_is_pattern, found)))
-            self._read_at = monotonic()
+            try:
+                found = yield from ask(redacted_names(keys))
+            except (ServerUnavailable, OutcomeUnknown) as error:
+                if self._now is not ALL_NAMES:
+                    _log.warning("all parameters are hidden, as it cannot be read which are to be", error=str(error))
+                self._now, self._read_at = ALL_NAMES, monotonic()
+            else:
+                self.take(found)
+        return self._now
+
+    def take(self, found: Iterable[str]) -> Redaction:
+        """The redacted names, with the server's as they were just read."""
+        self._now = Redaction(dict.fromkeys((*self._names, *filter(_is_pattern, found))))
+        self._read_at = monotonic()
         return self._now
 
 

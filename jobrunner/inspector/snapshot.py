@@ -1,10 +1,11 @@
 """Everything in one snapshot: the server, its queues, the workers, the leader, the periodic jobs. No writes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
+from typing import TypeVar
 
 from jobrunner.broker.call import Call, command, in_slices
 from jobrunner.broker.calls.queues import is_registered, origins
@@ -16,10 +17,11 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings
 from jobrunner.clock import perf_counter, read_instant
-from jobrunner.errors import ServerRefused
+from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.inspector.shards import merged, with_shards
 from jobrunner.queue_settings import RateLimit
 
+T = TypeVar("T")
 _ORIGINS_AT_ONCE = 500
 CALLS_AT_ONCE = 10
 """Commands that look at queues in one round trip: others wait for some ten milliseconds at most."""
@@ -74,11 +76,14 @@ class Snapshot:
     workers: list[WorkerRecord]
     leader: str | None
     periodics: list[PeriodicRecord]
+    problems: list[str]
+    """The parts that cannot be read, as the node of a cluster that has them is away; they are empty here."""
 
 
 def overview(client: Client) -> Snapshot:
     """Takes the snapshot. Raises ServerError."""
-    workers = client.workers()
+    problems: list[str] = []
+    workers = workers_or_none(client, problems)
     return Snapshot(
         url=shown_url(client),
         prefix=keys_of(client).prefix,
@@ -86,9 +91,26 @@ def overview(client: Client) -> Snapshot:
         latency_ms=latency_ms(client),
         queues=queue_views(client, workers),
         workers=workers,
-        leader=leader(client),
-        periodics=client.periodics(),
+        leader=_or(client, lambda: leader(client), None, "leader", problems),
+        periodics=_or(client, client.periodics, [], "periodic jobs", problems),
+        problems=problems,
     )
+
+
+def workers_or_none(client: Client, problems: list[str]) -> list[WorkerRecord]:
+    """The live workers. While the node of a cluster that lists them is away: none, and `problems` gets a line that says
+    so, as what is on the other nodes can be read."""
+    return _or(client, client.workers, [], "workers", problems)
+
+
+def _or(client: Client, read: Callable[[], T], otherwise: T, what: str, problems: list[str]) -> T:
+    try:
+        return read()
+    except (OutcomeUnknown, ServerUnavailable) as error:
+        if endpoint_of(client).cluster is None:
+            raise
+        problems.append(f"the {what} cannot be read: {error}")
+        return otherwise
 
 
 def shown_url(client: Client) -> str:

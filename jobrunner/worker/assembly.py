@@ -31,7 +31,7 @@ from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.gates import Gates, gate_of
-from jobrunner.worker.heartbeat import Commands, Heartbeat, Registration
+from jobrunner.worker.heartbeat import Commands, Heartbeat, HeartbeatListener, HiddenNames, Registration
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
@@ -196,7 +196,7 @@ class Assembly:
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
         declarations = Declarations(self._broker, self._keys, known, settings.heartbeat, unaligned)
-        heartbeat = self._heartbeat(known, commands, (shards, drivers.shards, declarations))
+        heartbeat = self._heartbeat(known, commands, (shards, drivers.shards, declarations, HiddenNames(self._client)))
         gates = Gates(checks, commands.set_gate)
         loops = (
             fetcher.loop,
@@ -211,7 +211,7 @@ class Assembly:
         return WorkerParts(guard, queues, tasks, fetcher, drivers, coordinator, heartbeat, gates, loops)
 
     def _heartbeat(
-        self, known: frozenset[str], commands: Commands, listeners: tuple[ServedShards, ServedShards, Declarations]
+        self, known: frozenset[str], commands: Commands, listeners: tuple[HeartbeatListener, ...]
     ) -> Heartbeat:
         settings = self._settings
         registration = Registration(

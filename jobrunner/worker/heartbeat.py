@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
@@ -17,6 +18,7 @@ from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.queues import register_queues
 from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
+from jobrunner.client.client import Client, keys_of, redaction_of
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
 from jobrunner.encryption.cipher import PayloadEncryption
@@ -24,6 +26,7 @@ from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import JobDefinition, all_jobs
 from jobrunner.logs import SafeLogger
+from jobrunner.redaction import hide_in_errors
 from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
@@ -126,6 +129,27 @@ class HeartbeatListener(Protocol):
 
     def take(self, replies: Sequence[Any], /) -> None:
         """Handles the replies to these calls."""
+
+
+class HiddenNames:
+    """Reads with each heartbeat which names errors of attempts are to hide: names may be added while a worker runs, and
+    one that started while their node was away hides all names until then."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._found: list[str] | None = None
+
+    def asking(self) -> list[Call[Any]]:
+        """See HeartbeatListener."""
+        call = server_calls.redacted_names(keys_of(self._client))
+        return [structs.replace(call, read=lambda reply: None if reply is None else call.read(reply))]
+
+    def take(self, replies: Sequence[Any]) -> None:
+        """See HeartbeatListener. None: this user may not read them, or their node is away."""
+        (found,) = replies
+        if found is not None and found != self._found:
+            self._found = found
+            hide_in_errors(redaction_of(self._client).take(found))
 
 
 class Heartbeat:

@@ -15,13 +15,15 @@ from starlette.testclient import TestClient
 
 from jobrunner import AsyncClient, Client, Job, Worker, chain, group, job
 from jobrunner.cli.main import jobrunner as command_line
-from jobrunner.client.client import keys_of
-from jobrunner.redaction import HIDDEN, Redaction
+from jobrunner.client import shared_redaction
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.redaction import HIDDEN, Redaction, names_hidden_in_errors
 from jobrunner.web.app import create_app
 from jobrunner.web.auth import Role
 from jobrunner.web.credentials import Basic
 from jobrunner.web.pages import all_pages
 from tests.security.conftest import KEY, Connect
+from tests.support.absent_node import take_away
 
 SECRET = "hunter2"
 JSON = {"accept": "application/json"}
@@ -240,6 +242,54 @@ def test_errors_are_kept_and_logged_without_the_values_behind_hidden_names(
     assert SECRET not in told.out + told.err
     assert SECRET.encode() not in events
     assert raw.lrange(keys_of(client).queue("shown").deaths, 0, -1) is not None
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_errors_hide_a_name_that_was_added_while_the_worker_ran(
+    connect: Connect, raw: redis.Redis, executor: str, wait_until: Callable[..., Any]
+) -> None:
+    """The worker read the names when it started, and stored, logged and traced the value until it was started anew."""
+    client = connect()
+
+    def error_of_a_run() -> bytes:
+        task = Open(iban=SECRET, nested={"fail": True}).enqueue()
+        stored = keys_of(client).queue("shown").task(task.id)
+        return wait_until(lambda: raw.hget(stored, "error"))  # type: ignore[no-any-return]
+
+    modules = [__name__] if executor == "processes" else []
+    options: dict[str, Any] = {"executor": executor, "concurrency": 1, "modules": modules, "heartbeat": 0.1}
+    worker = Worker(client=client, queues=["shown"], **options)
+    worker.start()
+    try:
+        assert SECRET.encode() in error_of_a_run()
+        connect().redact("iban")
+        wait_until(lambda: "iban" in names_hidden_in_errors())
+        assert b"Open(iban=\xe2\x80\xa2" in error_of_a_run()
+        client.redaction()
+        raw.srem(keys_of(client).redact, "iban")
+        wait_until(lambda: "iban" not in names_hidden_in_errors())
+        assert SECRET.encode() in error_of_a_run()
+    finally:
+        worker.stop(grace=0)
+
+
+def test_all_parameters_are_hidden_while_it_cannot_be_read_which_are_to_be(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are on one node of a cluster. A worker did not start without it, and no command or page showed a task."""
+    client, late = connect(redact=["pin"]), [0.0]
+    monkeypatch.setattr(shared_redaction, "monotonic", lambda: time.monotonic() + late[0])
+    with monkeypatch.context() as absent:
+        take_away(broker_of(client), absent, lambda key: key == keys_of(client).redact)
+        hides = client.redaction()
+        assert hides.shown({"city": "Bern", "list": [{"n": 1}]}) == {"city": HIDDEN, "list": HIDDEN}
+        assert hides.text("no city='Bern', n=1 here") == f"no city={HIDDEN}, n={HIDDEN} here"
+        late[0] = 6.0
+        assert client.redaction() is hides
+        assert "all parameters are hidden" in caplog.text
+        assert caplog.text.count("node h:1 of the cluster does not answer") == 1, "once, not with each read"
+    late[0] = 12.0
+    assert client.redaction().names == ("pin",)
 
 
 def test_the_asyncio_client_hides_what_was_published_and_publishes(connect: Connect) -> None:

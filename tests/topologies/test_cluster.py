@@ -38,6 +38,7 @@ from jobrunner.inspector.search import search
 from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.snapshot import overview
 from jobrunner.jobs.registry import forget as forget_job
+from jobrunner.redaction import names_hidden_in_errors
 from jobrunner.task import Task
 from jobrunner.web.live import LiveUpdates
 from tests.support.waiting import wait_for
@@ -321,6 +322,45 @@ def test_a_worker_starts_while_the_node_of_some_of_its_queues_is_away() -> None:
             worker.stop(grace=0)
     finally:
         lenient.remove()
+
+
+def test_a_worker_starts_while_the_node_of_the_list_of_workers_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    """That node has the names of parameters that errors hide, too. The worker ended with its error."""
+    lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    gone = lenient.owner(slot_of(KEYS.workers))
+    there = next(line.name for line in LINES if lenient.owner(slot_of(line.waiting)) is not gone)
+
+    @job(queue=there, name="paying", max_attempts=1)
+    def pay(n: int) -> None:
+        raise ValueError(f"iban='I{n}', city='C{n}'")
+
+    try:
+        with Client(lenient.url, "t", retry_timeout=1) as client, within(client):
+            client.queue(there).push("so that it is known")
+            client.queue(there).purge("waiting")
+            gone.kill()
+            worker = Worker(queues=[there], client=client, heartbeat=0.2)
+            worker.start()
+            first = pay.enqueue(1)
+            wait_for(lambda: first.record().state == "dead")
+            assert first.record().error.startswith("ValueError: ••••••, city=••••••\n")
+            assert "I1" not in first.record().error
+            told = CliRunner().invoke(command_line, ["tasks", "show", first.id, "--url", lenient.url, "--prefix", "t"])
+            assert told.exit_code == 0, told.output
+            assert "n=••••••" in told.output
+
+            gone.start()
+            lenient.wait_well()
+            client.redact("iban")
+            wait_for(lambda: names_hidden_in_errors() == ("iban",))
+            second = pay.enqueue(2)
+            wait_for(lambda: second.record().state == "dead")
+            assert "ValueError: iban=••••••, city='C2'" in second.record().error
+            worker.stop(grace=0)
+    finally:
+        forget_job("paying")
+        lenient.remove()
+    assert "all parameters are hidden, as it cannot be read which are to be" in caplog.text
 
 
 def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Broker) -> None:

@@ -44,7 +44,7 @@ PIECE = 16 * 1024
 _log = SafeLogger("jobrunner.executor")
 _HEAD = struct.Struct("!I")
 _outcomes = msgspec.msgpack.Decoder(tuple[str, Outcome])
-_attempts = msgspec.msgpack.Decoder(tuple[Attempt, str])
+_attempts = msgspec.msgpack.Decoder(tuple[Attempt, str, tuple[str, ...] | None])
 
 
 class Greeting(msgspec.Struct, frozen=True):
@@ -89,13 +89,14 @@ def read_greeting(raw: bytes) -> Greeting:
     return msgspec.msgpack.decode(raw, type=Greeting)
 
 
-def write_attempt(attempt: Attempt, traceparent: str = "") -> bytes:
-    """The message with an attempt for a child, and with its span, if it is traced."""
-    return msgspec.msgpack.encode((attempt, traceparent))
+def write_attempt(attempt: Attempt, traceparent: str = "", hidden: Sequence[str] | None = None) -> bytes:
+    """The message with an attempt for a child, and with its span, if it is traced. `hidden` are the names that its
+    errors hide from now on; None: as before."""
+    return msgspec.msgpack.encode((attempt, traceparent, hidden))
 
 
-def read_attempt(raw: bytes) -> tuple[Attempt, str]:
-    """The attempt and its span, in the child."""
+def read_attempt(raw: bytes) -> tuple[Attempt, str, tuple[str, ...] | None]:
+    """The attempt, its span, and the names to hide, in the child."""
     return _attempts.decode(raw)
 
 
@@ -157,7 +158,9 @@ def serve(channel: socket.socket, runner: Runner, stopped: set[str]) -> None:
     """Answers attempts until the other side closes the channel. `stopped`: tokens of attempts that should stop."""
     own = os.getpid()
     while (message := _receive(channel)) is not None:
-        attempt, traceparent = read_attempt(message)
+        attempt, traceparent, hidden = read_attempt(message)
+        if hidden is not None:
+            hide_in_errors(Redaction(hidden))
         answer = frame(write_outcome(_run_traced(runner, attempt, traceparent), attempt.token))
         if os.getpid() != own:  # this is a copy that a job forked without Python noticing
             os._exit(0)

@@ -24,6 +24,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
 from jobrunner.observers import current_traceparent
 from jobrunner.outcome import Outcome, Released
+from jobrunner.redaction import names_hidden_in_errors
 from jobrunner.worker.child_processes import environment_of_child
 from jobrunner.worker.recycling import MIB, resident_bytes
 from jobrunner.worker.run.child import PIECE, frame, lacks, read_outcome, unframed, write_attempt
@@ -160,7 +161,9 @@ class ProcessSlot:
     def _exchange(self, attempt: Attempt, timeout_s: float | None) -> Outcome:
         child = self._ready_child()
         self._begin(attempt)
-        message = write_attempt(attempt, current_traceparent())
+        hidden = names_hidden_in_errors()
+        message = write_attempt(attempt, current_traceparent(), None if child.hidden == hidden else hidden)
+        child.hidden = hidden
         read = partial(_read_answer, attempt=attempt)
         outcome: Outcome = child.exchange(message, timeout_s, read, lambda: self._pass_on_stop(child, attempt))
         return outcome
@@ -237,6 +240,8 @@ class ChildProcess:
     def __init__(self) -> None:
         self.is_ready = False
         """Whether it has answered the greeting."""
+        self.hidden: tuple[str, ...] | None = None
+        """The names that it was told to hide in errors."""
         self._is_greeted = False
         self._stop_sent = ""
         self._received = bytearray()

@@ -3,7 +3,7 @@
 import pytest
 
 from jobrunner.errors import InvalidOption
-from jobrunner.redaction import HIDDEN, Redaction
+from jobrunner.redaction import ALL_NAMES, HIDDEN, Redaction
 
 
 @pytest.mark.parametrize("name", ["db_password", "PASSWD", "apikey", "api_key", "X-Authorization", "token_2",
@@ -134,3 +134,20 @@ def test_a_value_in_many_brackets_is_hidden_whole() -> None:
     value = "[" * 6_000 + "'sk-1'" + "]" * 6_000
 
     assert Redaction().text(f"token={value} x") == f"token={HIDDEN} x"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ValueError: iban='DE1', city=Bern", "ValueError: ••••••, city=••••••"),
+        ("Error: order.iban='DE1' is wrong", "Error: •••••• is wrong"),
+        ("Error: (iban='DE1', n=1), no", "Error: ••••••, no"),
+        ("a: b: c: 'DE1'", "a: •••••• •••••• ••••••"),
+        ("no name is here", "no name is here"),
+    ],
+)
+def test_a_value_is_hidden_when_all_names_are_though_it_is_a_part_of_the_value_of_another(
+    text: str, shown: str
+) -> None:
+    """`ValueError: iban=` was taken for a name with its value, and 'DE1' behind it stayed."""
+    assert ALL_NAMES.text(text) == shown
