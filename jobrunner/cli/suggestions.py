@@ -22,6 +22,7 @@ from jobrunner.broker.keys import split_queue
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json
 from jobrunner.client.client import Client
+from jobrunner.errors import OutcomeUnknown, ServerUnavailable
 from jobrunner.formatting import listed
 from jobrunner.settings import client_settings, file_settings, project_file
 
@@ -51,7 +52,10 @@ def check_queue(
     from jobrunner.inspector.snapshot import is_known  # `jobrunner work` uses the suggestions only
 
     split_queue(name)
-    if is_known(client, name):
+    try:
+        if is_known(client, name):
+            return
+    except (OutcomeUnknown, ServerUnavailable):  # the node of the list of queues; that of the queue may be there
         return
     served = {queue for worker in client.workers() for queue in worker.queues}
     here = {*declared, *_queues_of_project()}

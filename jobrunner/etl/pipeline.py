@@ -271,7 +271,8 @@ class Pipeline:
         names = [node.queue for node in self.graph.nodes]
         keys = keys_of(client)
         settings = publishing(keys, self._stations.queues.values())
-        written = [*queues.register(keys, names), publish(keys, self.graph, may_fail=not needs_graph), *settings]
+        registering = queues.register if needs_graph else queues.register_if_room  # a push registers its own queue
+        written = [*registering(keys, names), publish(keys, self.graph, may_fail=not needs_graph), *settings]
         *_, counts = broker_of(client).run_many([*written, shard_counts(keys.queue(names[0]))])
         for name in names if counts.served > 1 else ():
             align_shards(client.queue(name))

@@ -106,7 +106,7 @@ def _warn_of_unknown(names: Iterable[str], client: Client) -> None:
         unknown = unknown_queues(names, client)
         registered = broker_of(client).run(queues.some_registered(keys_of(client))) if unknown else ()
         known = sorted({*default_queues(), *declared_names(), *registered} if unknown else ())
-    except ServerRefused as error:  # this user may not read the registry
+    except (ServerRefused, ServerUnavailable, OutcomeUnknown) as error:  # this user may not read it, or it is away
         _log.warning("unknown queues cannot be found: the registry is not readable", error=str(error))
         return
     from difflib import get_close_matches  # most workers know their queues

@@ -363,6 +363,32 @@ def test_a_worker_starts_while_the_node_of_the_list_of_workers_is_away(caplog: p
     assert "all parameters are hidden, as it cannot be read which are to be" in caplog.text
 
 
+def test_known_queues_are_used_and_paused_while_the_node_of_the_list_of_queues_is_away() -> None:
+    """Each program that started meanwhile could enqueue nothing, and a queue on another node could not be paused."""
+    lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    gone = lenient.owner(slot_of(KEYS.queues))
+    there = next(line.name for line in LINES if lenient.owner(slot_of(line.waiting)) is not gone)
+    runner, where = CliRunner(), ["--url", lenient.url, "--prefix", "t"]
+
+    async def push_async() -> None:
+        async with AsyncClient(lenient.url, "t", retry_timeout=1) as client:
+            await client.queue(there).push(3)
+
+    try:
+        with Client(lenient.url, "t") as client:
+            client.queue(there).push(1)
+        gone.kill()
+        with Client(lenient.url, "t", retry_timeout=1) as fresh:
+            fresh.queue(there).push(2)
+            asyncio.run(push_async())
+            assert fresh.queue(there).counts()["waiting"] == 3
+            for command in (["queues", "pause", there], ["queues", "resume", there], ["tasks", "list", there]):
+                told = runner.invoke(command_line, [*command, *where])
+                assert told.exit_code == 0, told.output
+    finally:
+        lenient.remove()
+
+
 def test_a_listener_hears_of_queues_on_all_nodes_and_swallows_no_hint(broker: Broker) -> None:
     listener, heard = WakeListener(broker, LINES), []
     thread = threading.Thread(target=lambda: heard.append(listener.wait(20)))

@@ -41,6 +41,9 @@ class Routes:
         self._endpoint = endpoint
         self.registered: set[str] = set()
         """Queues that are in the registry of all queues."""
+        self._assumed: set[str] = set()
+        """Those of them that have keys, so that some client registered them, while the node of the registry was away.
+        They are registered again soon."""
         self.routers: dict[str, Router] = {}
         """The routers of queues with shards, by queue."""
         self._known_until: dict[str, float] = {}
@@ -84,21 +87,38 @@ class Routes:
     def _learning(self, names: AbstractSet[str]) -> Operation[bool]:
         """Registers queues that are new to this client, and reads their shards. Returns whether any queue was new."""
         now = monotonic()
-        new = sorted(names - self.registered)
         stale = sorted(name for name in names if self._known_until.get(name, 0.0) < now)
+        new = sorted((names - self.registered) | (self._assumed.intersection(stale) if self._assumed else set()))
         if new or stale:
             registering = queues.register(self._keys, new) if new else []
             asked = [self._asking(name) for name in stale]
             replies = iter((yield EachReply([*registering, *chain.from_iterable(asked)])))
-            _raise_first(islice(replies, len(registering)))
+            self._assumed.difference_update(new)
+            yield from self._registered(new, list(islice(replies, len(registering))))
             self.registered.update(new)
             for name, calls in zip(stale, asked, strict=True):
                 self._note(name, *islice(replies, len(calls)))
+            self._known_until.update(dict.fromkeys(self._assumed.intersection(new), monotonic() + _UNKNOWN_FOR_S))
             if shards := self._unmade(names):
                 self.registered -= names  # so that the next call makes the shards if this call fails
                 yield making_shards(self._keys, shards)
                 self.registered.update(names, shards)
-        return bool(new)
+        return bool(new) and self._assumed.isdisjoint(new)
+
+    def _registered(self, names: list[str], replies: Sequence[object]) -> Operation[None]:
+        """Raises the error of a registration, unless only the node of the registry is away and the queues have keys: a
+        queue is registered before its first key is written."""
+        away = next((reply for reply in replies if isinstance(reply, BROKEN_OFF)), None)
+        if away is None or not self.on_several_nodes:
+            _raise_first(replies)
+            return
+        found = yield EachReply([queues.exists(self._keys.queue(name)) for name in names])
+        for name, count in zip(names, found, strict=True):
+            if isinstance(count, JobrunnerError):
+                raise count
+            if not count:
+                raise ServerUnavailable(f"queue {name!r} is new and cannot be registered: {away}") from away
+        self._assumed.update(names)
 
     def full_shard(self, name: str) -> Operation[QueueKeys | None]:
         """Returns the least full shard of a queue when no shard seems to have room; else None. Registers a queue that
