@@ -33,6 +33,8 @@ class ServerFacts(msgspec.Struct, frozen=True):
     """0: not told."""
     replica: bool = False
     replicas: int = 0
+    lacks_replicas: bool = False
+    """Whether it takes no writes, as it has none of the replicas that it needs for one (min-replicas-to-write)."""
     databases: tuple[int, ...] = ()
     """Numbers of those that hold keys."""
     nodes: int = 1
@@ -170,6 +172,7 @@ def _facts_of_all(reply: bytes | list[bytes]) -> ServerFacts:
         snapshot_written=all(one.snapshot_written for one in said),
         max_clients=sum(one.max_clients for one in said),
         replicas=min(one.replicas for one in said),
+        lacks_replicas=any(one.lacks_replicas for one in said),
         databases=first.databases,
         nodes=len(said),
         fullest=max(one.share_used for one in said),
@@ -201,6 +204,7 @@ def _facts(reply: bytes) -> ServerFacts:
         max_clients=int(found.get("maxclients", 0)),
         replica=found.get("role") == "slave",
         replicas=int(found.get("connected_slaves", 0)),
+        lacks_replicas=found.get("min_slaves_good_slaves") == "0",  # told only where some are needed
         databases=tuple(sorted(int(name[2:]) for name in found if _DATABASE.fullmatch(name))),
     )
 

@@ -83,7 +83,7 @@ def reached_check(slow_ms: float) -> Check:
 
 
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
-    """Version, role, eviction, memory, connections, and what survives a restart."""
+    """Version, role, eviction, memory, connections, what survives a restart, and whether replicas for writes lack."""
     name = f"{facts.name} {facts.version}" + (f", {facts.nodes} primaries of a cluster" if facts.nodes > 1 else "")
     recent = _version(facts.version) >= _OLDEST_SERVER
     yield ok("version", name) if recent else fail("version", name, "use Redis 6.2 or later, or Valkey")
@@ -109,6 +109,9 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
         yield ok("durability", "the append-only file is on")
     else:
         yield fail("durability", "the append-only file cannot be written: the server takes no writes", _SEE_DISK)
+    if facts.lacks_replicas:
+        told = "the server has no replica, and takes no writes without (min-replicas-to-write)"
+        yield fail("writes", told, "attach replicas, or lower min-replicas-to-write")
     if not facts.snapshot_written:
         yield warn("snapshot", "the last one failed: the server may take no writes until the next", _SEE_DISK)
 

@@ -24,7 +24,7 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
-from jobrunner.errors import JobrunnerError, ServerUnavailable
+from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.inspector.attempts import stray_leases
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.attention import (
@@ -45,6 +45,8 @@ from jobrunner.inspector.stats import read_window, releases_since
 from jobrunner.inspector.task_rows import TaskRow, first_lines, some_lines
 from jobrunner.jobs.declared_queues import cap_advice
 
+AWAY = (OutcomeUnknown, ServerUnavailable)
+_UNREAD = "cannot be read"
 _ALIVE_MS = 60_000
 _LOOKS_FOR_S = 0.3
 _NAMES_AT_ONCE = 1000
@@ -196,27 +198,45 @@ def no_worker_check(url: str) -> Check:
 
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
     """Checks of workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other
-    set-ups."""
-    workers = client.workers()
+    set-ups. What cannot be read, as the node of a cluster that has it is away, is a failed check."""
+    workers: list[WorkerRecord] | None = None
+    try:
+        workers = client.workers()
+        yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url)
+        if workers:
+            yield leader_check(leader(client))
+        yield from foremost(problem_checks(workers))
+        yield from (slots_check(worker) for worker in workers if worker.held_by)
+    except AWAY as error:
+        yield fail("workers", _UNREAD, str(error))
+    try:
+        yield from _checks_of_queues(client, facts, workers)
+    except AWAY as error:
+        yield fail("queues", _UNREAD, str(error))
+
+
+def _checks_of_queues(
+    client: Client, facts: ServerFacts | None, known_workers: list[WorkerRecord] | None
+) -> Iterator[Check]:
+    """Without the workers, which None stands for, nothing that depends on them is checked."""
+    workers = known_workers or []
     found, shards = views_and_shards(client, workers)
-    yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url)
-    if workers:
-        yield leader_check(leader(client))
-    yield from foremost(problem_checks(workers))
-    yield from (slots_check(worker) for worker in workers if worker.held_by)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
-    strays = _stray_leases(client, by_work, workers)
-    yield from foremost(
+    strays = {} if known_workers is None else _stray_leases(client, by_work, workers)
+    checks = (
         check
         for queue in by_work
         for check in (*queue_checks(queue), *limit_checks(queue, strays=strays.get(queue.name, 0)))
     )
+    yield from foremost(check for check in checks if known_workers is not None or check.what != "workers")
     yield from foremost(stall_checks(by_work, workers))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))), workers)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     yield from statistics_checks(window)
     new = releases_since(client, from_ms(window.starts[0]))
     yield from failing_checks(window, new, share=_FAILED_SHARE, errors=_latest_errors(client, found, shards))
+    if known_workers is None:
+        return
     calls = lines_in_doubt(client, found, workers, shards, most=_QUEUES_SAMPLED)
     yield from (unknown_type_check(one) for one in unknown_types(_read(client, calls), workers))
     for job in client.periodics():
@@ -305,8 +325,12 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
 
 
 def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
-    """Checks the first tasks of the first queues for jobs that are not among the `known` names."""
-    names = with_shards(client, client.queues()[:_QUEUES_SAMPLED])
+    """Checks the first tasks of the first queues for jobs that are not among the `known` names; nothing while the list
+    of queues cannot be read, which another check reports."""
+    try:
+        names = with_shards(client, client.queues()[:_QUEUES_SAMPLED])
+    except AWAY:
+        return
     calls = [
         first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")
     ]

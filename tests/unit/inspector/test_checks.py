@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobrunner.broker.calls.server import ServerFacts
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import ServerRefused
 from jobrunner.inspector.doctor.environment import (
     appendfsync,
@@ -24,9 +24,10 @@ from jobrunner.inspector.doctor.environment import (
     reached_check,
     url_source,
 )
-from jobrunner.inspector.doctor.workload import queue_checks
+from jobrunner.inspector.doctor.workload import queue_checks, types_checks
 from jobrunner.inspector.snapshot import QueueView, overview, server_facts
 from tests.support import full_disk
+from tests.support.absent_node import take_away
 from tests.support.server import Server
 
 SOUND = {
@@ -163,6 +164,37 @@ def test_a_server_whose_disk_is_full_is_looked_at_all_the_same(start_server: Cal
         assert [queue.waiting for queue in overview(client).queues] == [1]
         with pytest.raises(ServerRefused, match=r"takes no writes at present: .*; see its disk and its log"):
             client.queue("mail").push({})
+
+
+def test_a_server_that_takes_no_writes_for_want_of_replicas_is_found(start_server: Callable[..., Server]) -> None:
+    """It refuses no PING, so all checks passed, and the first enqueue was refused."""
+    own = start_server(**{"min-replicas-to-write": "1"})
+    with Client(own.url) as client:
+        found = {check.what: check for check in check_server(client)}
+        assert (found["server"].verdict, found["writes"].verdict) == ("ok", "fail")
+        assert found["writes"].advice == "attach replicas, or lower min-replicas-to-write"
+        with pytest.raises(ServerRefused, match="takes no writes at present"):
+            client.queue("mail").push({})
+        with own.connect() as raw:
+            raw.config_set("min-replicas-to-write", 0)
+        assert "writes" not in {check.what for check in check_server(client)}
+
+
+@pytest.mark.parametrize("gone", ["workers", "queues"])
+def test_the_other_checks_are_made_while_the_node_of_a_list_is_away(
+    client: Client, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """The command ended with the error of that node, and printed no check at all."""
+    client.queue("mail").push_many([1, 2])
+    client.queue("mail").pause()
+    key = getattr(keys_of(client), gone)
+    take_away(broker_of(client), monkeypatch, lambda one: one == key)
+    found = {check.what: check for check in check_server(client)}
+    assert {what for what, check in found.items() if check.verdict == "fail"} == {gone}
+    assert found[gone].advice == "node h:1 of the cluster does not answer"
+    assert found["clock"].verdict == "ok"
+    assert ("queue" in found) == (gone == "workers"), "the queues can be read"
+    assert not list(types_checks(client, ["known"]))
 
 
 def test_this_machines_clock_agrees_with_a_server_on_it(client: Client) -> None:
