@@ -34,6 +34,7 @@ from jobrunner.inspector.snapshot import (
     leader_call,
     shown_url,
     views_and_shards,
+    workers_or_none,
 )
 from jobrunner.inspector.stats import by_queue, jobs_of, read_window
 from jobrunner.inspector.stats_types import JobStats
@@ -135,6 +136,8 @@ class LiveSnapshot:
     """Tasks whose leases ended without a report more than once, the most often first, as far as rows were read."""
     unknown: tuple[UnknownType, ...] = ()
     """Jobs that no worker of their queue knows, among the tasks that were read."""
+    problems: tuple[str, ...] = ()
+    """What cannot be read, as the node of a cluster that has it is away: the workers, none of which is here then."""
 
     @property
     def slots(self) -> int:
@@ -194,7 +197,8 @@ class Rates:
 def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) -> LiveSnapshot:
     """Reads a snapshot; `failed`: the result of `recent_failures` of some seconds ago. Raises ServerError."""
     took_ms = latency_ms(client)
-    workers = client.workers()
+    problems: list[str] = []
+    workers = workers_or_none(client, problems)
     seen, shards = views_and_shards(client, workers)
     checks = lease_checks(client, workers)
     server, now_ms, leads, *found = broker_of(client).run_each(
@@ -230,6 +234,7 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         lost=tuple(lost_rows(lines)),
         unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
         failing=most_failing(map(_failing, dead.values()), failed or {}),
+        problems=tuple(problems),
     )
 
 

@@ -107,7 +107,7 @@ def _or(client: Client, read: Callable[[], T], otherwise: T, what: str, problems
     try:
         return read()
     except (OutcomeUnknown, ServerUnavailable) as error:
-        if endpoint_of(client).cluster is None:
+        if broker_of(client).is_away(error):
             raise
         problems.append(f"the {what} cannot be read: {error}")
         return otherwise

@@ -25,7 +25,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import InvalidOption, JobrunnerError, ServerUnavailable
 from jobrunner.etl.graph import Graph, end_queues, published
 from jobrunner.formatting import describe, duration
-from jobrunner.inspector.doctor import Check, warn
+from jobrunner.inspector.doctor import Check, fail, warn
 from jobrunner.inspector.doctor.attention import unread_checks, urgent_checks
 from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
@@ -226,7 +226,8 @@ class LiveUpdates:
         self._live_rates.add(seen)
         graphs = self._graphs()
         ends = end_queues(graphs.values())
-        unserved = tuple(queue for queue in seen.queues if queue.is_unserved and queue.name not in ends)
+        idle = (queue for queue in seen.queues if queue.is_unserved and queue.name not in ends)
+        unserved = () if seen.problems else tuple(idle)  # without the workers, no queue seems to have one
         return DashboardSnapshot(
             look=seen,
             graphs=graphs,
@@ -270,7 +271,8 @@ class _Stream(StreamingResponse):
 
 
 def _warnings(seen: LiveSnapshot, unserved: tuple[QueueView, ...]) -> list[Check]:
-    found = [*unread_checks(seen.queues), *urgent_checks(seen.lost, unserved, seen.queues, seen.workers)]
+    found = [fail("workers", *problem.split(": ", 1)) for problem in seen.problems]
+    found += [*unread_checks(seen.queues), *urgent_checks(seen.lost, unserved, seen.queues, seen.workers)]
     found += [slots_check(worker) for worker in seen.workers if worker.held_by][:_UNKNOWN_TOLD]
     found += [unknown_type_check(one) for one in seen.unknown[:_UNKNOWN_TOLD]]
     if seen.workers and seen.leader is None:

@@ -141,7 +141,7 @@ def _finding(screen: Screen, width: int) -> list[Text]:
     seen = screen.look
     if seen is None:
         return []
-    unserved = [queue for queue in seen.queues if queue.is_unserved and queue.name not in screen.ends]
+    unserved = [queue for queue in seen.queues if _has_no_worker(screen, queue)]
     one = next(urgent_checks(seen.lost, unserved, seen.queues, seen.workers), None)
     return [] if one is None else [line([Cell(f"! {one.what}: {one.found}; {one.advice}", "bold yellow")], width)]
 
@@ -257,9 +257,15 @@ def _queue(screen: Screen, row: QueueView, fullest: int, widths: tuple[int, int,
 def _load(screen: Screen, row: QueueView, fullest: int, width: int) -> Cell:
     if row.paused:
         return Cell("‖ paused", "bold yellow", width)
-    if row.is_unserved and row.name not in screen.ends:
+    if _has_no_worker(screen, row):
         return Cell("! no worker", "bold yellow", width)
     return Cell(bar(row.waiting + row.pending, fullest, width), "cyan", width)
+
+
+def _has_no_worker(screen: Screen, queue: QueueView) -> bool:
+    """Whether a queue lacks a worker; no queue is said to while the workers cannot be read."""
+    are_known = screen.look is None or not screen.look.problems
+    return queue.is_unserved and queue.name not in screen.ends and are_known
 
 
 def _running(seen: LiveSnapshot, width: int) -> list[Text]:

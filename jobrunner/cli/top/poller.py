@@ -131,9 +131,9 @@ class ServerPoller:
             page = self._page(replace(screen, groups=groups))
         finally:
             self.reading = False
-        ends = self._ends
+        ends, trouble = self._ends, "; ".join(seen.problems)
         return lambda now: settled(
-            page(replace(now, look=seen, rates=rates, total=total, groups=groups, ends=ends, trouble=""))
+            page(replace(now, look=seen, rates=rates, total=total, groups=groups, ends=ends, trouble=trouble))
         )
 
     def _known_groups(self, seen: LiveSnapshot) -> ErrorGroups:

@@ -6,6 +6,7 @@ A quiet worker reserves nothing new until it receives the command to resume.
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerCommand, command_worker
+from jobrunner.errors import ServerUnavailable
 from jobrunner.inspector.attempts import at_work
 from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Action, Context, Done, Page, Values
@@ -15,6 +16,8 @@ _MOST = 100
 
 def _workers(context: Context) -> tuple[str, Values]:
     seen = context.snapshot()
+    for problem in seen.look.problems:
+        raise ServerUnavailable(problem)
     return "workers.html", {
         "nav": seen.nav,
         "workers": seen.look.workers,

@@ -183,6 +183,13 @@ def test_a_paused_queue_and_one_that_nobody_serves_stand_out() -> None:
     assert not any("idle" in line and "no worker" in line for line in lines)
 
 
+def test_no_queue_is_said_to_lack_a_worker_while_the_workers_cannot_be_read() -> None:
+    seen = screen(queue("mail", waiting=3, workers=0))
+    assert seen.look is not None
+    assert "no worker" in "".join(drawn(seen, 100, 20))
+    assert "no worker" not in "".join(drawn(replace(seen, look=replace(seen.look, problems=("x",))), 100, 20))
+
+
 def test_a_server_that_evicts_is_nearly_full_or_takes_no_writes_is_told_about() -> None:
     server = seen().server
     assert server is not None
