@@ -7,8 +7,7 @@ local now_ms, tasks, force, count = unpack(ARGV, 1, 4)
 -- reply {'deleted'}; {'held', waiting, scheduled, pending, dead, done, batches}: these keep it, nothing changed;
 --       {'decided'}: a batch of it is decided and must be rolled forward first; {'posted'}: its outbox must be
 --       delivered first; {'more', how many tasks were deleted}
--- A task is deleted together with its position, lease and lock. Joins that wait for it are notified, by the outbox,
--- that it was cancelled. A worker that runs it gets 'lost' for its report.
+-- A task is deleted with its position, lease and lock: its worker's report is 'lost', and its joins see it cancelled.
 -- include task_end queue_scan
 
 local prefix, tag_prefix, NONCES = string.sub(counters, 1, -9), string.match(counters, '^.-}:'), 500
@@ -33,7 +32,8 @@ end
 
 local function has_decided()
   for _, id in ipairs(redis.call('ZRANGE', prefix .. 'finishing', 0, -1)) do
-    if redis.call('HGET', tag_prefix .. 'batch:' .. id, 'state') == 'committed' then return true end
+    local batch = redis.call('HMGET', tag_prefix .. 'batch:' .. id, 'state', 'size')
+    if batch[1] == 'committed' and batch[2] ~= '0' then return true end  -- a write adds to this queue alone
   end
 end
 

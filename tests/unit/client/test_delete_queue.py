@@ -20,7 +20,7 @@ from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.maintenance import OwnQueues
 from jobrunner.coordinator.scan import ScanBudget
-from jobrunner.errors import InvalidName, QueueNotEmpty, UsageError
+from jobrunner.errors import BatchLost, InvalidName, QueueNotEmpty, UsageError
 from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import forget, lookup
 from jobrunner.task import Lock, Task, new_id
@@ -167,6 +167,23 @@ def test_a_decided_batch_is_finished_first(client: Client, broker: Broker, keys:
         pass
     assert queue.delete()
     assert client.queue("orders/clean").counts()["waiting"] == 2
+
+
+def test_a_write_that_waits_for_capacity_goes_with_its_queue(
+    client: Client, broker: Broker, raw: redis.Redis, keys: Keys
+) -> None:
+    """It entered the queue, which it is for, again and again, so the queue could not be deleted by force."""
+    queue = client.queue("mail")
+    queue.configure(max_size=2)
+    write = Batches(broker, keys.queue("mail")).open(lease_s=30)
+    write.stage("n", [word for n in range(5) for word in (f"a{n}", "mail", b"1", '{"new":1}')])
+    write.decide(["n"], rest="succeeded")
+    assert (write.advance().full, queue.counts()["waiting"]) == ("mail", 2)
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys) == []
+    with pytest.raises(BatchLost):
+        write.advance()
 
 
 def test_members_of_a_decided_part_end_as_decided_though_other_parts_are_open(
