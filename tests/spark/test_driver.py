@@ -53,6 +53,44 @@ def test_without_a_schema_falsy_payloads_travel_as_they_are(flights, drive, foun
     assert found("late") == dict(zip(ids, FALSY, strict=True))
 
 
+@pytest.fixture
+def counts(monkeypatch):
+    """How many items each round trip of this process asks for."""
+    counts, read = [], members.read_members
+
+    def counted(access, start, count, payloads):
+        counts.append(count)
+        return read(access, start, count, payloads)
+
+    monkeypatch.setattr(members, "read_members", counted)
+    return counts
+
+
+def test_large_payloads_are_read_few_at_a_time(flights, drive, found, counts, monkeypatch):
+    """The server, Python and Java held 2 000 of them at once."""
+    monkeypatch.setattr(members, "_CHUNK_BYTES", 50_000)
+    flights.spark_station("clean", to="late", max_wait=0)(lambda df, spark: df)
+    flights.declare("late")
+    flights.push_many("clean", ["-" * size for size in [10_000] * 40 + [1] * 160])
+    drive("clean")
+    assert counts[0] == 32
+    assert counts[1:3] == [4, 4]
+    assert counts[-1] > 50, "small payloads are read many at a time again"
+    assert len(found("late")) == sum(counts) == 200
+
+
+def test_a_batch_of_large_payloads_does_not_pass_through_the_driver(flights, drive, found, counts, client, monkeypatch):
+    """The thread of Java that starts Spark tasks ran out of memory, and the station stood still for ever."""
+    monkeypatch.setattr(members, "THROUGH_DRIVER_BYTES", 100_000)
+    flights.spark_station("clean", to="late", max_wait=0, schema="text string")(lambda df, spark: df)
+    flights.declare("late")
+    flights.push_many("clean", [{"text": n if n == 50 else "-" * 10_000} for n in range(60)])
+    drive("clean")
+    assert counts == [32]
+    assert list(found("late").values()) == [{"text": "-" * 10_000}] * 59
+    assert client.queue("flights/clean").counts()["dead"] == 1
+
+
 def test_falsy_columns_and_nulls_stay_in_a_payload_of_columns(flights, drive, found):
     @flights.spark_station("clean", to="late", max_wait=0, schema="n int, s string, b boolean, l array<int>, x double")
     def leave(df, spark):

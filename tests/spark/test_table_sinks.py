@@ -21,7 +21,7 @@ from jobrunner.spark import micro_batch, write_batch, write_sql, write_table
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import open_table
 from jobrunner.spark.lake.services import clean_up_table
-from jobrunner.spark.station import batch_run, members
+from jobrunner.spark.station import members
 from jobrunner.spark.station.sink_folders import LocalFolders
 from tests.support.waiting import wait_for
 
@@ -295,7 +295,6 @@ def test_payloads_that_do_not_fit_are_dead_also_when_the_rows_of_their_batch_are
     """The second attempt writes nothing, so nothing evaluates the frame, which executors read, as of a large batch."""
     monkeypatch.setattr(members, "THROUGH_DRIVER", 0)
     monkeypatch.setattr(members, "CHUNK", 2)
-    monkeypatch.setattr(batch_run, "THROUGH_DRIVER", 0)
     flights.spark_sink("late", table=table, schema="n long", **SOON)
     ids = flights.push_many("late", [{"n": 0}, {"n": 1}, {"n": 2}, {"n": "three"}, {"n": 4}])
     before = contents(raw)

@@ -29,7 +29,6 @@ from jobrunner.spark.running import activate
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.members import (
     MISFITS,
-    THROUGH_DRIVER,
     BatchConnections,
     BatchRef,
     cancelled_members,
@@ -152,7 +151,7 @@ class BatchRun:
         while batch.left_out.next_run():  # after a failover only
             self._run_sink(without_members(df, batch.left_out.members), batch, access, told)
         came_before = lease.epoch > 1 or lease.root != lease.id or batch.left_out.are_some_there
-        if came_before and lease.size > THROUGH_DRIVER:
+        if came_before and access.reads_later:
             # A sink whose rows are already written reads none, and items with misfit payloads would end as succeeded.
             df.count()
 

@@ -1,7 +1,7 @@
 """The input of a station: the members of a batch as a DataFrame, read in chunks wherever Spark runs.
 
-The driver reads small batches, which saves Spark a Python stage; executors read larger batches, which never pass the
-driver.
+The driver reads small batches, which saves Spark a Python stage; executors read larger ones, by their items or by their
+bytes, which never pass the driver.
 
 Items whose payload does not fit are not in the table: they are staged as dead, each with its reason, under a staging
 key that begins with `misfits`. Whether a payload fits depends only on the payload, so a chunk may be read several
@@ -36,13 +36,21 @@ from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.payload_shape import PayloadShape, arrow_schema, spark_schema, time_zone
 
 CHUNK = 2_000
-"""Items of one round trip and of one Arrow batch."""
+"""Most items of one round trip and of one Arrow batch."""
+_CHUNK_BYTES = 8 << 20
+"""Bytes of a round trip, about: the server holds them all, and Python the replies and their Arrow batch."""
+_FIRST_CHUNK = 32
+"""Items of a first round trip, which shows how large they are."""
 MISFITS = "misfits."
 _CANCELLED = b"cancelled before this attempt"
 _NO_JSON = "the payload is bytes, not JSON"
 _FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 THROUGH_DRIVER = 10_000
 """Largest batch, in items, that is read by the driver."""
+THROUGH_DRIVER_BYTES = 16 << 20
+"""Largest batch, in bytes, that is read by the driver. Java holds its rows several times, for each lane of a station;
+when the thread that starts Spark tasks finds no memory for them, it ends alone, and no job of the session ends again.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +87,10 @@ class BatchConnections:
     def __init__(self, place: BatchRef, broker: Broker, keys: QueueKeys) -> None:
         self.place = place
         self.keys = keys
+        self.reads_later = False
+        """Whether Spark reads the members when it evaluates their frame; else they were read to make it."""
         self._broker = broker
+        self._at_once = _FIRST_CHUNK
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +103,15 @@ class BatchConnections:
     def reader(self) -> BulkReader:
         """The connection for bulk reads."""
         return BulkReader(self._broker, self.keys.base)
+
+    def chunks(self, start: int, stop: int, payloads: PayloadReader, most: int) -> Iterator[pa.RecordBatch]:
+        """The members from position `start` up to `stop`, each chunk as `read_members` returns it: up to `most` items,
+        fewer where the last ones were large."""
+        while start < stop:
+            before, count = self.reader.received, min(self._at_once, most, stop - start)
+            yield read_members(self, start, count, payloads)
+            start += count
+            self._at_once = max(count * _CHUNK_BYTES // max(self.reader.received - before, 1), 1)
 
     @cached_property
     def _pace(self) -> AdaptiveSlice:
@@ -203,14 +223,26 @@ def members_frame(spark: SparkSession, access: BatchConnections, shape: PayloadS
     """The items of a batch whose payloads fit; the others are staged as dead when the frame is evaluated, or now."""
     place, zone = access.place, time_zone(spark, [shape.columns])
     reader = payload_reader(shape.columns, zone)
-    if place.size <= THROUGH_DRIVER:
-        with access:
-            read = [read_members(access, start, CHUNK, reader) for start in range(0, place.size, CHUNK)]
+    read = _read_here(access, reader) if place.size <= THROUGH_DRIVER else None
+    if read is not None:
         rows = pa.Table.from_batches(read, arrow_schema(reader))
         # Spark Connect refuses a table without rows (no payload of the batch fits), unless it has a schema.
         return shape.dress(spark.createDataFrame(rows, spark_schema(reader)), reader)
+    access.reads_later = True
     read_task = Shipped(partial(_read_task, place, shape.columns, zone, CHUNK))
     return shape.dress(spark.range(0, place.size, CHUNK).mapInArrow(read_task, spark_schema(reader)), reader)
+
+
+def _read_here(access: BatchConnections, payloads: PayloadReader) -> list[pa.RecordBatch] | None:
+    """The members of a batch; None when they are too large for this process and its Java."""
+    found: list[pa.RecordBatch] = []
+    with access:
+        before = access.reader.received
+        for chunk in access.chunks(0, access.place.size, payloads, CHUNK):
+            found.append(chunk)
+            if access.reader.received - before > THROUGH_DRIVER_BYTES:
+                return None
+    return found
 
 
 def without_members(df: DataFrame, members: frozenset[str]) -> DataFrame:
@@ -227,6 +259,10 @@ def _read_task(
     with place.open() as access:
         for batch in rows:
             for start in batch.column(0).to_pylist():
-                with without_collection():
-                    found = read_members(access, start, size, reader)
-                yield found
+                chunks = access.chunks(start, min(start + size, place.size), reader, size)
+                while True:
+                    with without_collection():
+                        found = next(chunks, None)
+                    if found is None:
+                        break
+                    yield found
