@@ -50,6 +50,9 @@ _AGAIN_S = 0.2
 _BEHIND_PAUSE = 1.5
 """A batch that is handed back is due after this many pauses, so that another batch runs in between: if that batch
 succeeds, the function works, and the next error counts."""
+_TOO_LARGE = 3
+"""The attempt at a batch from which on the end of Spark splits it: the batch may need more memory than Java has, and
+would end each new process."""
 _REFUSED = f"{ServerRefused.__name__}: "
 _PROBE = (b"probe", b"", b"", b'{"new":1}')
 _log = SafeLogger("jobrunner.spark")
@@ -200,8 +203,13 @@ class BatchFailures:
         if cause not in (Cause.OUTAGE, Cause.ENGINE) and not self.stopping.is_set():
             return self._judge(lease, error, line, cause, run_s)
         pause_s = self._pause_in_outage(lease, line, cause, run_s)
-        if cause is Cause.ENGINE and not self.stopping.is_set():
+        has_ended = cause is Cause.ENGINE and not self.stopping.is_set()
+        if has_ended:
             self.give_up(error)
+        if has_ended and lease.size > 1 and lease.epoch >= _TOO_LARGE:
+            _log.warning("batch split: it may be too large for Java", batch=lease.id, queue=lease.queue,
+                         items=lease.size)  # fmt: skip
+            return self._divide(lease, line), line
         if blame is Blame.SEARCH:
             return self._divide(lease, line), line
         return self._release(lease, _behind(pause_s) if is_refusal else 0.0), line  # later if a row may be to blame

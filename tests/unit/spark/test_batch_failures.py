@@ -570,6 +570,24 @@ def test_an_engine_that_is_gone_is_named_and_not_the_call_that_met_it(station, c
     assert client.queue(QUEUE).counts()["dead"] == 0
 
 
+def test_a_batch_that_ends_one_engine_after_the_other_is_split_and_nothing_is_counted(
+    station, client, monkeypatch, audit
+):
+    """It needed more memory than Java has, was handed back each time, and ended the next process for ever."""
+    monkeypatch.setattr(failures, "is_alive", lambda *_: False)
+    monkeypatch.setattr(failures, "is_over", lambda session: False)
+    monkeypatch.setattr(failures, "is_classic", lambda session: True)
+    served = station()
+    client.queue(QUEUE).push_many(range(100))
+
+    served.run(lambda members: ConnectionRefusedError("no JVM") if len(members) > 30 else None, most=50)
+
+    assert served.runs == [100, 100, 100, 25, 25, 25, 25]
+    assert client.queue("flights/late").counts()["waiting"] == 100
+    assert client.queue(QUEUE).counts()["dead"] == 0
+    audit(QUEUE)
+
+
 UNREACHABLE = """<_MultiThreadedRendezvous of RPC that terminated with:
 \tstatus = StatusCode.UNAVAILABLE
 \tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:15002: Connection refused"
