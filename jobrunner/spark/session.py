@@ -190,7 +190,7 @@ def _refused(error: Exception, master: str, settings: Mapping[str, str]) -> Inva
 
     line = first_line(error)
     if isinstance(error, (OSError, Py4JNetworkError)) or _JAVA_ENDED in line:
-        line = f"its Java ended, for the reason that it printed above ({line})"
+        line = f"its Java ended; it was killed, or printed the reason above ({line})"
     elif causes := [told.removeprefix(_CAUSE) for told in told_lines(error) if told.startswith(_CAUSE)]:
         line = f"{line} ({causes[-1][:300]})"
     named = {name: value for name, value in settings.items() if name in line} or settings

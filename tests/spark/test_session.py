@@ -54,7 +54,7 @@ def test_a_connect_server_beside_the_running_session_is_refused_and_changes_noth
 
 def test_a_master_at_which_spark_does_not_start_is_named():
     ended = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
-    said = f"its Java ended, for the reason that it printed above ({ended})"
+    said = f"its Java ended; it was killed, or printed the reason above ({ended})"
     assert str(_refused(ended, "nonsense", {})) == f"Spark does not start at 'nonsense': {said}"
     with_one = str(_refused(ended, "local", {"spark.driver.memory": "4x"}))
     assert with_one.startswith("Spark does not start at 'local' with spark.driver.memory='4x': ")
@@ -231,10 +231,10 @@ def test_a_setting_that_spark_refuses_at_its_start_is_told_with_the_reason():
         [sys.executable, "-c", textwrap.dedent(REFUSED)], capture_output=True, text=True, timeout=280, check=True
     )
     java_ended, number, listener, java_ended_later, of_sql = ran.stdout.splitlines()
-    assert "with spark.driver.memory='abc': its Java ended, for the reason that it printed above" in java_ended
+    assert "with spark.driver.memory='abc': its Java ended; it was killed, or printed the reason above" in java_ended
     assert "Invalid maximum heap size" in ran.stderr
     assert "with spark.task.cpus='99': org.apache.spark.SparkException: The number of cores" in number
     assert "with spark.extraListeners='no.such.Listener'" in listener
     assert listener.endswith("(java.lang.ClassNotFoundException: no.such.Listener)")
-    assert "with spark.local.dir='/proc/none': its Java ended, for the reason that it printed above" in java_ended_later
+    assert "with spark.local.dir='/proc/none': its Java ended; it was killed, or" in java_ended_later
     assert "with spark.sql.shuffle.partitions='many': [INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'many'" in of_sql
