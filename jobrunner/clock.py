@@ -11,10 +11,11 @@ from functools import partial
 
 from jobrunner.errors import InvalidOption
 
-monotonic = time.monotonic
+# Not these functions of `time` themselves: freezegun would replace them in every module, and durations would not pass.
+monotonic = partial(time.monotonic)
+perf_counter = partial(time.perf_counter)
 since_boot = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 """Seconds on a clock that also runs while the machine sleeps, which `monotonic` of Linux does not."""
-perf_counter = time.perf_counter
 process_time = time.process_time
 thread_time = time.thread_time
 sleep = time.sleep

@@ -14,7 +14,7 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, encryption_of, keys_of
-from jobrunner.clock import from_ms, monotonic, unix_ms
+from jobrunner.clock import from_ms, monotonic, since_boot, time_ns
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import InvalidOption, NaiveDatetime, ServerError, TaskGone, TaskTimeout, UsageError
 from jobrunner.inspector.shards import with_shards
@@ -31,6 +31,9 @@ _ROUNDED_MS = 1.0
 _LATEST_MS = datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000
 """Latest instant of the clock: a datetime can be at most a year later."""
 _YEAR_MS = 365.25 * 86_400_000
+_BOOT_MS = -since_boot() * 1000 + time_ns() / 1e6
+"""When this machine was started, Unix ms. The clock of a test goes by this, as freezegun and time-machine stop or move
+Python's clock, and not that of the server."""
 
 
 class Travel:
@@ -51,7 +54,8 @@ class Travel:
     @property
     def now_ms(self) -> float:
         """The present, Unix ms."""
-        return unix_ms() + self._ahead_ms + (_ROUNDED_MS if self._ahead_ms else 0.0)
+        present_ms = math.floor(since_boot() * 1000 + _BOOT_MS)
+        return present_ms + self._ahead_ms + (_ROUNDED_MS if self._ahead_ms else 0.0)
 
     @property
     def now(self) -> datetime:

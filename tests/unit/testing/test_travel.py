@@ -22,12 +22,12 @@ def test_what_is_due_in_a_minute_is_due_after_a_minute_however_soon(
         queue = client.queue("q")
         queue.push("x", in_=60)
         ((_, due_ms),) = raw.zrange(keys_of(queue).scheduled, 0, -1, withscores=True)
-        monkeypatch.setattr(module, "unix_ms", lambda: due_ms - 60_000 - 1)  # rounded down, it was that then
+        enqueued_s = (due_ms - 60_000 - 0.9 - module._BOOT_MS) / 1000  # a whole millisecond less when rounded down
+        monkeypatch.setattr(module, "since_boot", lambda: enqueued_s)
 
         travel.forward(60)
 
         assert len(queue.pop(1)) == 1
-
 
 
 def test_a_journey_beyond_the_last_datetime_is_refused_before_it_begins() -> None:
