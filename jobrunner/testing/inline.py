@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
 from jobrunner.client.settings_hash import read_settings
-from jobrunner.clock import unix_ms, utc_now
+from jobrunner.clock import from_ms, unix_ms, utc_now
 from jobrunner.errors import TaskFailed, UsageError
 from jobrunner.jobs.declared_queues import declare_configured, declared
 from jobrunner.jobs.registry import Definition, find, result_ttl_of
@@ -159,6 +159,7 @@ class _InlineClient(MemoryClient):
     def _begin(self, entry: MemoryTask) -> tuple["_NotingRunner", Attempt]:
         entry.state, entry.attempts = TaskState.PENDING, 1
         attempt = _attempt(entry.task, self._usual(entry.task.queue))
+        entry.when = from_ms(attempt.deadline_ms)
         return _NotingRunner(self, entry, self._middleware), attempt
 
     def _usual(self, queue: str) -> QueueSettings:
@@ -207,12 +208,12 @@ class _NotingRunner(Runner):
     ) -> tuple[Definition, Any, JobRun] | Failed | Unknown:
         found = super().prepare(attempt, definition)
         if not isinstance(found, Failed | Unknown):
-            _, job, _ = found
+            known, job, _ = found
             for name in ("before", "run"):
-                job.__dict__[name] = self._noting(getattr(job, name))
+                job.__dict__[name] = self._noting(getattr(job, name), known.is_async)
         return found
 
-    def _noting(self, method: Callable[[], Any]) -> Callable[[], Any]:
+    def _noting(self, method: Callable[[], Any], is_async: bool) -> Callable[[], Any]:
         def call() -> Any:
             try:
                 returned = method()
@@ -221,7 +222,7 @@ class _NotingRunner(Runner):
                 raise
             if isinstance(returned, Steer):
                 self.error = returned
-            return self._await(returned) if hasattr(returned, "__await__") else returned
+            return self._await(returned) if is_async and hasattr(returned, "__await__") else returned
 
         return call
 
@@ -240,6 +241,8 @@ class _NotingRunner(Runner):
 
 def _ends_test(error: BaseException | None) -> bool:
     """Whether the error ends the test run or this test (Ctrl-C, `pytest.fail`), so it is not the job's."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_ends_test, error.exceptions))
     of_job = Exception | SystemExit | GeneratorExit | asyncio.CancelledError
     return error is not None and not isinstance(error, of_job)
 

@@ -15,10 +15,12 @@ from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.task import TaskRef, gone, read_result
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import from_ms, utc_now
-from jobrunner.errors import TaskTimeout, UsageError
+from jobrunner.errors import ServerRefused, TaskTimeout, UsageError
 from jobrunner.settings import Duration
 from jobrunner.task import Task, TaskState
 from jobrunner.task_record import TaskRecord
+
+_LARGEST = 2**63 - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,9 +71,11 @@ class MemoryTask:
         return read_result(record)
 
     def cancel(self) -> bool:
-        """Cancels the task. Returns False when it is finished."""
+        """Cancels the task; a running one ends as its job does. Returns False when it is finished."""
         if self.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
             return False
+        if self.state is TaskState.PENDING:
+            return True
         self.state, self.when = TaskState.CANCELLED, utc_now()
         return True
 
@@ -222,7 +226,12 @@ class MemoryBroker(Broker):
             fields[words[0]] = words[1]
             return 1
         if verb == "HINCRBY":
-            total = int(fields.get(words[0], b"0")) + words[1]
+            try:
+                total = int(fields.get(words[0], b"0")) + words[1]
+            except ValueError:
+                raise ServerRefused("hash value is not an integer") from None
+            if abs(total) > _LARGEST:
+                raise ServerRefused("increment or decrement would overflow")
             fields[words[0]] = b"%d" % total
             return total
         return self._refuse(str(verb))

@@ -37,6 +37,7 @@ from jobrunner.errors import (
     ParameterError,
     PayloadTooLarge,
     QueueFull,
+    ServerRefused,
     TaskCancelled,
     TaskFailed,
     TaskGone,
@@ -222,7 +223,10 @@ class Leave(Job):
 
     def run(self) -> None:
         self.progress(1, 3, "a third")
-        raise {"exit": SystemExit(3), "generator": GeneratorExit(), "cancelled": asyncio.CancelledError()}[self.how]
+        raise {
+            "exit": SystemExit(3), "generator": GeneratorExit(), "cancelled": asyncio.CancelledError(),
+            "group": BaseExceptionGroup("of tasks", [SystemExit(3), ValueError("beside")]),
+        }[self.how]  # fmt: skip
 
 
 @job(name="inline-leave-async", max_attempts=1)
@@ -230,7 +234,7 @@ async def leave() -> None:
     raise SystemExit("leaves")
 
 
-@pytest.mark.parametrize("how", ["exit", "generator", "cancelled"])
+@pytest.mark.parametrize("how", ["exit", "generator", "cancelled", "group"])
 def test_an_error_that_would_end_a_program_fails_the_attempt_as_in_a_worker(how: str) -> None:
     with inline(propagate=False):
         task = Leave(how=how).enqueue(max_attempts=1)
@@ -238,7 +242,7 @@ def test_an_error_that_would_end_a_program_fails_the_attempt_as_in_a_worker(how:
         assert leave.enqueue().state is TaskState.DEAD
     assert (task.state, task.attempts, task.retry_count) == (TaskState.DEAD, 1, 1)
     assert ran.count("before") == 1, "the callback"
-    with inline(), pytest.raises((SystemExit, GeneratorExit, asyncio.CancelledError)):
+    with inline(), pytest.raises((SystemExit, GeneratorExit, asyncio.CancelledError, BaseExceptionGroup)):
         Leave(how=how).enqueue()
 
 
@@ -250,6 +254,64 @@ def test_the_end_of_a_test_within_a_job_is_never_swallowed() -> None:
     with inline(propagate=False), pytest.raises(pytest.fail.Exception):
         ends_test.enqueue()
     forget("inline-ends-test")
+
+
+@pytest.mark.parametrize("how", ["interrupt", "test"])
+def test_nor_is_one_among_the_errors_of_a_group(how: str) -> None:
+    @job(name="inline-ends-group")
+    def ends_group() -> None:
+        ends: BaseException = KeyboardInterrupt() if how == "interrupt" else pytest.fail.Exception("of the test")
+        raise BaseExceptionGroup("of tasks", [ValueError("beside"), BaseExceptionGroup("inner", [ends])])
+
+    with inline(propagate=False), pytest.raises(BaseExceptionGroup):
+        ends_group.enqueue()
+    forget("inline-ends-group")
+
+
+def test_the_metadata_of_a_job_refuses_what_a_server_refuses() -> None:
+    """It raised the ValueError of `int`, and summed to numbers that a server does not hold."""
+
+    @job(name="inline-counts")
+    def counts() -> None:
+        metadata = current_task().metadata
+        metadata.set("word", {"a": 1})
+        with pytest.raises(UsageError, match=r"increment\('word'\): the field has a value that is no whole number"):
+            metadata.increment("word")
+        metadata.set("large", 2**63 - 1)
+        with pytest.raises(ServerRefused, match="overflow"):
+            metadata.increment("large")
+        assert metadata.get("large") == 2**63 - 1
+
+    with inline():
+        counts.enqueue().result()
+    forget("inline-counts")
+
+
+def test_a_running_task_that_is_cancelled_ends_as_its_job_does() -> None:
+    """It was cancelled at once; on a server it is asked to stop."""
+
+    @job(name="inline-cancels-its-task")
+    def cancels_its_task() -> list[Any]:
+        handle = current_client().task(current_task().id)
+        cancelled, record = handle.cancel(), handle.record()
+        return [cancelled, record.state, record.when == current_task().deadline]
+
+    with inline():
+        task = cancels_its_task.enqueue()
+    assert task.result() == [True, "pending", True]
+    assert (task.state, task.cancel()) == (TaskState.SUCCEEDED, False)
+    forget("inline-cancels-its-task")
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+def test_a_coroutine_that_a_function_returns_is_named_in_the_error() -> None:
+    @job(name="inline-forgets-to-await")
+    def forgets_to_await() -> Any:
+        return asyncio.sleep(0)
+
+    with inline(propagate=False):
+        assert "coroutine object sleep" in forgets_to_await.enqueue().error
+    forget("inline-forgets-to-await")
 
 
 def test_a_record_has_progress_and_failures_as_on_a_server() -> None:
