@@ -1,6 +1,6 @@
 """Code around every enqueue and every run: the middleware of a client.
 
-A middleware is an object with one or both of these methods (see docs/middleware.md):
+A middleware is an object with some of these methods (see docs/middleware.md):
 
     def on_enqueue(self, task, next):    # for each task, before it is sent; adds headers
         task.headers["tenant"] = current_tenant()
@@ -10,6 +10,10 @@ A middleware is an object with one or both of these methods (see docs/middleware
         with tenant(run.headers["tenant"]):
             yield next(run)              # `yield`: for functions and coroutines; `return`: for functions only
 
+    async def around_async(self, run, next):   # instead of `around`, around a coroutine job
+        async with tenant(run.headers["tenant"]):
+            return await next(run)
+
 Invariants: without middleware an enqueue and an attempt only check once that there is none. No middleware can lose a
 task or a result: the value or error of the job counts, unless the middleware itself raises.
 """
@@ -18,7 +22,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -28,10 +32,13 @@ from jobrunner.option_names import meant
 
 __all__ = ["LogContext"]
 
-_METHODS = ("on_enqueue", "around")
+_METHODS = ("on_enqueue", "around", "around_async")
 _LOG_HEADER = "log."
 _RETURNS = "'return next(run)' cannot wait for a coroutine: write 'yield next(run)', which serves both kinds of job"
-_AWAITS = "'async def' serves coroutine jobs only: write 'def around' with 'yield next(run)', which serves both"
+_AWAITS = (
+    "'async def' serves coroutine jobs only: write 'def around' with 'yield next(run)', which serves both, or name it "
+    "around_async and add a 'def around'"
+)
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -40,7 +47,17 @@ class _Member(msgspec.Struct, frozen=True):
     name: str
     on_enqueue: Callable[[Any, Any], Any] | None
     around: Callable[[Any, Any], Any] | None
-    kind: Literal["plain", "async", "both"]
+    """Around functions; around coroutine jobs as well if it is a generator and there is no `around_async`."""
+    around_async: Callable[[Any, Any], Awaitable[Any]] | None
+    """Around coroutine jobs; an `around` that is async, too."""
+    async_name: str
+    """The name of `around_async` in the class."""
+    is_generator: bool
+
+    @property
+    def is_around(self) -> bool:
+        """Whether it has to do with runs."""
+        return self.around is not None or self.around_async is not None
 
 
 class MiddlewareStack:
@@ -73,14 +90,14 @@ class MiddlewareStack:
         """Does the work of a job within all middleware, and returns its value. Raises the error of the job or of a
         middleware."""
         for member in reversed(self.members):
-            if member.around is not None:
+            if member.is_around:
                 work = partial(_around, member, job, run, work)
         return work()
 
     def around_async(self, job: str, run: Any, work: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         """`around` for a coroutine job."""
         for member in reversed(self.members):
-            if member.around is not None:
+            if member.is_around:
                 work = partial(_around_async, member, job, run, work)
         return work()
 
@@ -228,12 +245,12 @@ def _enqueue(member: _Member, inner: Callable[[Any], Any], task: Any) -> Any:
 
 
 def _around(member: _Member, job: str, run: Any, inner: Callable[[], Any]) -> Any:
-    assert member.around is not None
     _check_kind(member, job, is_async=False)
+    assert member.around is not None
     step = _Next(f"{member.name}.around", run, inner)
     try:
         returned = member.around(run, step)
-        if member.kind == "both":
+        if member.is_generator:
             _drive(member, returned, step)
         return step.result(_not_run(job))
     finally:
@@ -241,13 +258,14 @@ def _around(member: _Member, job: str, run: Any, inner: Callable[[], Any]) -> An
 
 
 async def _around_async(member: _Member, job: str, run: Any, inner: Callable[[], Awaitable[Any]]) -> Any:
-    assert member.around is not None
     _check_kind(member, job, is_async=True)
-    step = _AsyncNext(f"{member.name}.around", run, inner)
+    own = member.around_async
+    step = _AsyncNext(f"{member.name}.{'around' if own is None else member.async_name}", run, inner)
     try:
-        if member.kind == "async":
-            await member.around(run, step)
+        if own is not None:
+            await own(run, step)
         else:
+            assert member.around is not None
             await _drive_async(member, member.around(run, step), step)
         return step.result(_not_run(job))
     finally:
@@ -299,10 +317,11 @@ def _not_run(job: str) -> str:
 
 
 def _check_kind(member: _Member, job: str, is_async: bool) -> None:
-    if member.around is None or member.kind in ("both", "async" if is_async else "plain"):
+    serves = member.around_async is not None or member.is_generator if is_async else member.around is not None
+    if serves or not member.is_around:
         return
-    why = _RETURNS if is_async else _AWAITS
-    raise MiddlewareError(f"{member.name}.around cannot be around {job}: {why}")
+    method, why = ("around", _RETURNS) if is_async else (member.async_name, _AWAITS)
+    raise MiddlewareError(f"{member.name}.{method} cannot be around {job}: {why}")
 
 
 def _imported(text: str) -> Any:
@@ -342,14 +361,21 @@ def _checked(middleware: object) -> _Member:
     for method, one in found.items():
         if one is not None:
             _check_method(f"{name}.{method}", one)
-    if inspect.iscoroutinefunction(found["on_enqueue"]) or inspect.isgeneratorfunction(found["on_enqueue"]):
+    on_enqueue, around, around_async = (found[name] for name in _METHODS)
+    if inspect.iscoroutinefunction(on_enqueue) or inspect.isgeneratorfunction(on_enqueue):
         raise InvalidOption(f"{name}.on_enqueue is async or a generator; write 'def' with 'return next(task)'")
-    around = found["around"]
-    is_both = inspect.isgeneratorfunction(around)
+    if around_async is not None and not inspect.iscoroutinefunction(around_async):
+        raise InvalidOption(f"{name}.around_async is not async; write 'async def' with 'return await next(run)'")
+    if (is_async := inspect.iscoroutinefunction(around)) and around_async is not None:
+        raise InvalidOption(f"{name}.around is async beside {name}.around_async; write 'def around' for functions")
     return _Member(
-        name, found["on_enqueue"], around,
-        "both" if is_both else "async" if inspect.iscoroutinefunction(around) else "plain",
-    )  # fmt: skip
+        name,
+        on_enqueue,
+        around=None if is_async else around,
+        around_async=around if is_async else around_async,
+        async_name="around" if is_async else "around_async",
+        is_generator=inspect.isgeneratorfunction(around),
+    )
 
 
 def _check_method(name: str, method: Any) -> None:
@@ -357,7 +383,8 @@ def _check_method(name: str, method: Any) -> None:
     if not callable(method):
         raise InvalidOption(f"{name} is {describe(method)}; define it as a method with {given}")
     if inspect.isasyncgenfunction(method):
-        raise InvalidOption(f"{name} is an async generator; write 'def around' with 'yield next(run)'")
+        instead = "return await next(run)" if name.endswith("_async") else "def around' with 'yield next(run)"
+        raise InvalidOption(f"{name} is an async generator; write '{instead}'")
     try:
         inspect.signature(method).bind(None, None)
     except TypeError as error:

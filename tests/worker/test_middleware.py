@@ -480,6 +480,67 @@ def test_a_plain_middleware_runs_in_the_event_loop_of_a_coroutine_job(using: Any
     assert loops[0] is loops[1]
 
 
+@pytest.mark.parametrize("is_generator", [True, False])
+def test_around_async_serves_coroutine_jobs_and_around_beside_it_functions(
+    using: Any, declare: Any, is_generator: bool
+) -> None:
+    """A session of an asyncio driver, and one that blocks, in one worker with both kinds of jobs."""
+    seen: list[str] = []
+
+    class Returns:
+        def around(self, run: Any, next: Any) -> Any:
+            seen.append(f"plain {run.job}")
+            return next(run)
+
+        async def around_async(self, run: Any, next: Any) -> Any:
+            await asyncio.sleep(0)
+            seen.append(f"async {run.job}")
+            try:
+                return await next(run)
+            finally:
+                await asyncio.sleep(0)
+                seen.append(f"closed {run.job}")
+
+    class Yields(Returns):
+        def around(self, run: Any, next: Any) -> Any:
+            seen.append(f"plain {run.job}")
+            yield next(run)
+
+    using(Note("outer", seen), Yields() if is_generator else Returns())
+
+    @declare("co")
+    async def coroutine() -> str:
+        return "awaited"
+
+    @declare("fails", max_attempts=1)
+    async def fails() -> None:
+        raise ValueError("of the job")
+
+    function, failed = declare("f")(lambda: "called").enqueue(), fails.enqueue()
+    awaited = coroutine.enqueue()
+    work()
+
+    assert (function.result(timeout=0), awaited.result(timeout=0)) == ("called", "awaited")
+    assert "ValueError: of the job" in error_of(failed)
+    assert sorted(line for line in seen if "outer" not in line) == [
+        "async co", "async fails", "closed co", "closed fails", "plain f",
+    ]
+    with inline():
+        assert coroutine.enqueue().result() == "awaited"
+    assert seen.count("closed co") == 2
+
+
+def test_around_async_alone_serves_no_functions(using: Any, declare: Any) -> None:
+    class Alone:
+        async def around_async(self, run: Any, next: Any) -> Any:
+            return await next(run)
+
+    using(Alone())
+    declare("f")(lambda: 1).enqueue()
+    with pytest.raises(MiddlewareError, match=r"Alone\.around_async cannot be around job 'f': .* add a 'def around'"):
+        work()
+
+
 def test_a_middleware_may_steer(using: Any, declare: Any) -> None:
     class Later:
         def around(self, run: Any, next: Any) -> Any:
@@ -579,6 +640,21 @@ class AsyncGenerator:
         yield
 
 
+class AsyncGeneratorBeside:
+    async def around_async(self, run: Any, next: Any) -> Any:
+        yield
+
+
+class PlainAsync:
+    def around_async(self, run: Any, next: Any) -> Any:
+        return next(run)
+
+
+class TwiceAsync(PlainAsync):
+    async def around(self, run: Any, next: Any) -> Any: ...
+    async def around_async(self, run: Any, next: Any) -> Any: ...
+
+
 class NotCallable:
     around = "yes"
     on_enqueue = None
@@ -593,6 +669,9 @@ class NotCallable:
         ([TooFew()], "TooFew.around cannot be called with (run, next): too many positional arguments"),
         ([AsyncEnqueue()], "AsyncEnqueue.on_enqueue is async or a generator; write 'def' with 'return next(task)'"),
         ([AsyncGenerator()], "AsyncGenerator.around is an async generator; write 'def around' with 'yield next(run)'"),
+        ([AsyncGeneratorBeside()], "AsyncGeneratorBeside.around_async is an async generator; write 'return await next"),
+        ([PlainAsync()], "PlainAsync.around_async is not async; write 'async def' with 'return await next(run)'"),
+        ([TwiceAsync()], "TwiceAsync.around is async beside TwiceAsync.around_async; write 'def around' for functions"),
         ([NotCallable()], "no middleware"),
         (Tenant(), "give a list, [Tenant()] or ['app.middleware:Tenant']"),
         ("app:Tenant", "middleware='app:Tenant': give a list"),
@@ -670,6 +749,44 @@ def test_the_example_for_sentry_reports_errors_and_no_steering(
     assert [(task, str(error)) for task, error in captured] == [
         (handle.id, said) for handle, said in zip(handles, ("of the job", "returned", "of a library"), strict=True)
     ]
+
+
+def test_the_example_with_an_asyncio_driver_commits_and_rolls_back_both_kinds_of_jobs(
+    using: Any, declare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    pytest.importorskip("aiosqlite")
+    page = (Path(__file__).parents[2] / "docs" / "middleware.md").read_text("utf-8")
+    code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "create_async_engine" in code)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with names["engine"].begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE orders (article TEXT)"))
+    using(names["Sessions"]())
+    insert = sqlalchemy.text("INSERT INTO orders VALUES (:article)")
+
+    @declare("order")
+    def order(article: str) -> None:
+        names["session"].get().execute(insert, {"article": article})
+        if article == "bad":
+            raise ValueError(article)
+
+    @declare("order_async")
+    async def order_async(article: str) -> None:
+        await names["session"].get().execute(insert, {"article": article})
+        if article == "bad":
+            raise ValueError(article)
+
+    for article in ("tea", "bad"):
+        order.enqueue(article)
+        order_async.enqueue(f"async {article}" if article == "tea" else article)
+    work(concurrency=1)
+
+    with names["engine"].begin() as connection:
+        found = connection.execute(sqlalchemy.text("SELECT article FROM orders")).scalars().all()
+    assert sorted(found) == ["async tea", "tea"]
+    names["engine"].dispose()
 
 
 def test_an_inline_job_whose_middleware_misbehaves_fails(using: Any, declare: Any) -> None:
