@@ -37,8 +37,9 @@ if TYPE_CHECKING:
         def current(self) -> str:
             """The traceparent of the current span; empty without a span."""
 
-        def within(self, traceparent: str) -> AbstractContextManager[object]:
-            """Makes a span of another process the parent of the spans that this process traces meanwhile."""
+        def within(self, traceparent: str, headers: bytes | None) -> AbstractContextManager[object]:
+            """Makes a span of another process, of a task with these headers, the parent of the spans that this process
+            traces meanwhile."""
 
 
 OBSERVERS: "list[Observer]" = []

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from opentelemetry import trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -35,6 +36,7 @@ from jobrunner.retry import is_spent
 from jobrunner.task import Task
 
 W3C = TraceContextTextMapPropagator()
+BAGGAGE = W3CBaggagePropagator()
 NOWHERE = Context()
 _REMEMBERED = 128
 _usual = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})").fullmatch
@@ -63,17 +65,23 @@ def origin_of(headers: bytes | None) -> SpanContext:
 
 @lru_cache(_REMEMBERED)
 def way_of(headers: bytes | None, as_child: bool) -> tuple[Context, tuple[Link, ...]]:
-    """The parent context and the links of an attempt's span."""
-    return begin_from(origin_of(headers), as_child)
+    """The parent context, with the baggage, and the links of an attempt's span."""
+    return begin_from(read_headers(headers), as_child)
 
 
-def begin_from(origin: SpanContext, as_child: bool) -> tuple[Context, tuple[Link, ...]]:
-    """The parent context and the links of a span, for the span context of its enqueue."""
+def begin_from(headers: Mapping[str, str], as_child: bool) -> tuple[Context, tuple[Link, ...]]:
+    """The parent context, with the baggage, and the links of a span, for the headers of its task."""
+    origin, context = read_origin(headers), baggage_in(headers)
     if not origin.is_valid:
-        return NOWHERE, ()
+        return context, ()
     if as_child:
-        return trace.set_span_in_context(NonRecordingSpan(origin), NOWHERE), ()
-    return NOWHERE, (Link(origin),)
+        return trace.set_span_in_context(NonRecordingSpan(origin), context), ()
+    return context, (Link(origin),)
+
+
+def baggage_in(headers: Mapping[str, str]) -> Context:
+    """A context with the baggage in headers and nothing else."""
+    return BAGGAGE.extract(headers, context=NOWHERE) if "baggage" in headers else NOWHERE
 
 
 def of_sending(queue: str, tasks: Sequence[Task]) -> dict[str, Any]:

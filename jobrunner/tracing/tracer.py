@@ -2,8 +2,8 @@
 task.
 
 The context of the span that enqueued a task travels in its headers, as `traceparent`
-(https://www.w3.org/TR/trace-context/). Retries and moves keep headers and a replay copies them, so every attempt finds
-the context, wherever it runs.
+(https://www.w3.org/TR/trace-context/), and the baggage of that moment as `baggage`. Retries and moves keep headers and
+a replay copies them, so every attempt finds both, wherever it runs.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 import msgspec
+from opentelemetry import baggage, propagate, trace
 from opentelemetry import context as contexts
-from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, TracerProvider
 
@@ -25,7 +25,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Outcome
 from jobrunner.task import Task
 from jobrunner.tracing import spans
-from jobrunner.tracing.spans import NOWHERE, W3C, begin_from, origin_of, read_origin, way_of
+from jobrunner.tracing.spans import BAGGAGE, NOWHERE, W3C, baggage_in, begin_from, origin_of, way_of
 
 _LINKS = 128
 """Most links of a span: the default limit of OpenTelemetry's SDKs."""
@@ -50,10 +50,11 @@ class OpenTelemetryTracer:
 
     def run(self, attempt: Attempt, work: Callable[[Attempt], Outcome]) -> Outcome:
         """A consumer span, current while the attempt runs."""
-        span = self._begun(attempt)
-        if span is None:
+        begun = self._begun(attempt)
+        if begun is None:
             return work(attempt)
-        token = contexts.attach(trace.set_span_in_context(span))
+        span, context = begun
+        token = contexts.attach(context)
         outcome: Outcome | None = None
         try:
             outcome = work(attempt)
@@ -64,10 +65,11 @@ class OpenTelemetryTracer:
 
     async def run_async(self, attempt: Attempt, work: Callable[[Attempt], Awaitable[Outcome]]) -> Outcome:
         """`run` for a coroutine; a cancelled attempt is released."""
-        span = self._begun(attempt)
-        if span is None:
+        begun = self._begun(attempt)
+        if begun is None:
             return await work(attempt)
-        token = contexts.attach(trace.set_span_in_context(span))
+        span, context = begun
+        token = contexts.attach(context)
         outcome: Outcome | None = None
         try:
             outcome = await work(attempt)
@@ -94,9 +96,10 @@ class OpenTelemetryTracer:
         return _carrier().get("traceparent", "")
 
     @contextmanager
-    def within(self, traceparent: str) -> Iterator[None]:
-        """Makes a span of another process the current one."""
-        token = contexts.attach(W3C.extract({"traceparent": traceparent}))
+    def within(self, traceparent: str, headers: bytes | None) -> Iterator[None]:
+        """Makes a span of another process the current one, with the baggage in the headers of its task."""
+        here = _with_baggage(baggage_in(read_headers(headers)))
+        token = contexts.attach(W3C.extract({"traceparent": traceparent}, context=here))
         try:
             yield
         finally:
@@ -105,12 +108,17 @@ class OpenTelemetryTracer:
     @contextmanager
     def processing(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Iterator[Span]:
         """A consumer span for an item that a program reserved itself."""
-        span = self._begun_item(queue, task_id, headers, attempt)
-        if span is None:
+        begun = self._begun_item(queue, task_id, headers, attempt)
+        if begun is None:
             yield trace.INVALID_SPAN
             return
-        with _ended(span):
-            yield span
+        span, context = begun
+        token = contexts.attach(context)
+        try:
+            with _ended(span):
+                yield span
+        finally:
+            contexts.detach(token)
 
     def _tagged(self, tasks: Sequence[Task], ends: ExitStack) -> Sequence[Task]:
         try:
@@ -137,7 +145,7 @@ class OpenTelemetryTracer:
         known: dict[tuple[str, bytes | None], bytes | None] = {}
         return [_with_header(task, carriers[task.queue], known) for task in tasks]
 
-    def _begun(self, attempt: Attempt) -> Span | None:
+    def _begun(self, attempt: Attempt) -> tuple[Span, Context] | None:
         try:
             way = way_of(attempt.headers, self._as_child)
             return self._consumer(attempt.queue, way, spans.of_attempt(attempt))
@@ -145,23 +153,30 @@ class OpenTelemetryTracer:
             _log.warning("run without a trace", task=attempt.id, error=str(error))
             return None
 
-    def _begun_item(self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int) -> Span | None:
+    def _begun_item(
+        self, queue: str, task_id: str, headers: Mapping[str, str], attempt: int
+    ) -> tuple[Span, Context] | None:
         try:
-            way = begin_from(read_origin(headers), self._as_child)
+            way = begin_from(headers, self._as_child)
             return self._consumer(queue, way, spans.of_item(queue, task_id, attempt))
         except Exception as error:
             _log.warning("item without a trace", task=task_id, error=str(error))
             return None
 
-    def _consumer(self, queue: str, way: tuple[Context, tuple[Link, ...]], attributes: dict[str, Any]) -> Span:
+    def _consumer(
+        self, queue: str, way: tuple[Context, tuple[Link, ...]], attributes: dict[str, Any]
+    ) -> tuple[Span, Context]:
+        """The span, and the context to run in."""
         context, links = way
-        return self._tracer.start_span(
+        here = _with_baggage(context)
+        span = self._tracer.start_span(
             f"process {queue}",
             context=context,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=links,
         )
+        return span, trace.set_span_in_context(span, here)
 
     def _begun_batch(
         self, queue: str, batch: str, size: int, headers: Callable[[], Sequence[bytes | None]]
@@ -182,7 +197,17 @@ class OpenTelemetryTracer:
 def _carrier(context: Context | None = None) -> dict[str, str]:
     found: dict[str, str] = {}
     W3C.inject(found, context=context)
+    if baggage.get_all(context) and "baggage" in propagate.get_global_textmap().fields:
+        BAGGAGE.inject(found, context=context)
     return found
+
+
+def _with_baggage(context: Context) -> Context:
+    """The current context with the baggage of another one."""
+    here = contexts.get_current()
+    for name, value in baggage.get_all(context).items():
+        here = baggage.set_baggage(name, value, here)
+    return here
 
 
 def _with_header(task: Task, carrier: dict[str, str], known: dict[tuple[str, bytes | None], bytes | None]) -> Task:
@@ -192,7 +217,7 @@ def _with_header(task: Task, carrier: dict[str, str], known: dict[tuple[str, byt
     key = (task.queue, task.headers)
     if key not in known:
         own = read_headers(task.headers)
-        known[key] = task.headers if "traceparent" in own else write_headers(own | carrier)
+        known[key] = task.headers if "traceparent" in own else write_headers(carrier | own)
     return msgspec.structs.replace(task, headers=known[key])
 
 

@@ -4,20 +4,25 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, propagate, trace
+from opentelemetry import context as contexts
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from jobrunner import Backoff, Client, Item, Job, Snooze, chain, job
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.item import read_headers
 from jobrunner.client.loop_clients import async_client, current_async_client
 from jobrunner.client.outgoing import sending
 from jobrunner.errors import ServerRefused, UsageError
@@ -373,6 +378,74 @@ def test_an_attempt_in_a_process_that_dies_has_a_span_and_its_child_knows_it(
     assert told.result(timeout=30).split("-")[2] == f"{id_of(by_task[told.id]):016x}"
     assert by_task[died.id].status.status_code is StatusCode.ERROR
     assert attributes_of(by_task[died.id])["error.type"] == "AttemptCrashed"
+
+
+@contextmanager
+def carrying(**values: str) -> Iterator[None]:
+    """Baggage of OpenTelemetry."""
+    here = contexts.get_current()
+    for name, value in values.items():
+        here = baggage.set_baggage(name, value, here)
+    token = contexts.attach(here)
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+@pytest.mark.parametrize("as_child", [False, True])
+def test_the_baggage_of_the_enqueue_is_there_in_the_job_and_what_it_enqueues(
+    current: Client, run: Any, declared: list[str], as_child: bool
+) -> None:
+    recorder = Recorder()
+    instrument(recorder.provider, as_child=as_child)
+
+    @job(queue="mail", result_ttl=60)
+    def traced_parent() -> str:
+        return jobs.baggage_seen.using(queue="mail").enqueue().id
+
+    @job(queue="mail", result_ttl=60)
+    async def traced_baggage() -> dict[str, object]:
+        return dict(baggage.get_all())
+
+    declared += ["traced_parent", "traced_baggage"]
+    with carrying(tenant="ada & co", empty=""):
+        parent, awaited = traced_parent.enqueue(), traced_baggage.enqueue()
+    neighbour = jobs.baggage_seen.using(queue="mail").enqueue()
+    run(queues=["mail"], concurrency=1)
+    uninstrument()
+
+    expected = {"tenant": "ada & co", "empty": ""}
+    assert awaited.result(timeout=30) == expected
+    assert current.task(parent.result(timeout=30)).result(timeout=30) == expected
+    assert neighbour.result(timeout=30) == {}
+    with recorder.provider.get_tracer("own").start_as_current_span("outer"):
+        assert not baggage.get_all()
+
+
+def test_baggage_is_there_in_a_child_process_and_where_a_program_reserves_an_item(
+    current: Client, run: Any, spans: Recorder
+) -> None:
+    with carrying(tenant="ada"):
+        told = jobs.baggage_seen.enqueue()
+        current.queue("bare").push("x")
+    run(modules=["tests.worker.traced_jobs"], queues=["traced"], executor="processes", concurrency=1)
+    assert told.result(timeout=30) == {"tenant": "ada"}
+
+    (lease,) = current.queue("bare").reserve(1)
+    with processing(lease, queue="bare"):
+        assert dict(baggage.get_all()) == {"tenant": "ada"}
+    assert not baggage.get_all()
+
+
+def test_baggage_stays_where_the_program_does_not_propagate_it(
+    current: Client, spans: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with OTEL_PROPAGATORS=tracecontext."""
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", CompositePropagator([TraceContextTextMapPropagator()]))
+    with carrying(tenant="ada"):
+        task = jobs.baggage_seen.enqueue()
+    assert "baggage" not in read_headers(task.record().fields["headers"])
 
 
 def test_a_tracer_that_fails_changes_nothing(current: Client, run: Any, flaky: Any) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from opentelemetry import trace
+from opentelemetry import baggage, trace
 
 from jobrunner import job
 from jobrunner.tracing import instrument
@@ -17,6 +17,12 @@ def traceparent_seen() -> str:
     """The span that is current in the child."""
     found = trace.get_current_span().get_span_context()
     return f"00-{found.trace_id:032x}-{found.span_id:016x}-01"
+
+
+@job(queue="traced", result_ttl=60)
+def baggage_seen() -> dict[str, object]:
+    """The baggage that is current."""
+    return dict(baggage.get_all())
 
 
 @job(queue="traced", max_attempts=1)

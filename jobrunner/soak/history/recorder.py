@@ -157,7 +157,7 @@ class _AttemptObserver:
     def current(self) -> str:
         return ""
 
-    def within(self, _traceparent: str) -> AbstractContextManager[object]:
+    def within(self, _traceparent: str, _headers: bytes | None) -> AbstractContextManager[object]:
         return nullcontext()
 
     @contextmanager

@@ -203,7 +203,8 @@ def _load_others(modules: Sequence[str]) -> None:
 def _run_traced(runner: Runner, attempt: Attempt, traceparent: str) -> Outcome:
     with ExitStack() as ends:
         for observer in OBSERVERS if traceparent else ():
-            ends.enter_context(observer.within(traceparent))  # the worker has the span: this process may be killed
+            # The worker has the span, as this process may be killed.
+            ends.enter_context(observer.within(traceparent, attempt.headers))
         return _run(runner, attempt)
 
 
