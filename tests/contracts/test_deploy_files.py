@@ -167,6 +167,15 @@ def test_no_container_has_more_rights_than_it_needs() -> None:
             assert service["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_workers_have_an_init_for_the_processes_that_jobs_leave_behind() -> None:
+    services = [service for service in COMPOSE["services"].values() if service["command"][1:2] == ["work"]]
+    assert [service["init"] for service in services] == [True, True]
+    assert all(parse(service["command"][1:]).params["processes"] for service in services), "a supervisor, for a crash"
+    for thing in KUBERNETES:
+        if thing["metadata"]["name"].startswith("worker"):
+            assert thing["spec"]["template"]["spec"]["shareProcessNamespace"] is True
+
+
 def test_probes_ask_the_port_that_the_command_opens() -> None:
     for name, container in containers():
         ports = {port.get("name"): port["containerPort"] for port in container["ports"]}
