@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Never, Self, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import server_clock
@@ -40,6 +40,9 @@ from jobrunner.option_names import check_options, checks_options
 from jobrunner.redaction import Redaction
 from jobrunner.settings import ClientOptions, ClientSettings, Duration, as_arguments, client_settings
 from jobrunner.task import Task
+
+if TYPE_CHECKING:
+    from jobrunner.client.operations.flow import FlowProgress
 
 
 @checks_options
@@ -103,6 +106,12 @@ class AsyncClient:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
         check_place(task_id, queue)
         return AsyncTaskHandle(self._broker, TaskRef(self._keys, self._encryption, task_id, queue))
+
+    async def flow_progress(self, flow_id: str) -> "FlowProgress":
+        """As Client.flow_progress."""
+        from jobrunner.client.operations.flow import progress  # programs without flows do not need it
+
+        return await run_operation_async(self._broker, progress(flow_id, self._keys))
 
     async def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""

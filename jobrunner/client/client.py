@@ -39,6 +39,7 @@ from jobrunner.task import Task, check_size
 
 if TYPE_CHECKING:
     from jobrunner.broker.calls.queues import QueueCounts
+    from jobrunner.client.operations.flow import FlowProgress
     from jobrunner.client.queue import Queue
     from jobrunner.client.records import PeriodicRecord, WorkerRecord
     from jobrunner.events import Event
@@ -121,6 +122,15 @@ class Client:
         """A handle on a task. An id of the user's own needs the name of its queue. Raises InvalidName."""
         check_place(task_id, queue)
         return TaskHandle(self._broker, TaskRef(self._keys, self._encryption, task_id, queue))
+
+    def flow_progress(self, flow_id: str) -> "FlowProgress":
+        """How the tasks of a flow ended so far, by the `id` of its handle: for a program that did not enqueue it.
+
+        Raises TaskGone when the flow is forgotten, InvalidName.
+        """
+        from jobrunner.client.operations.flow import progress
+
+        return run_operation(self._broker, progress(flow_id, self._keys))
 
     def queues(self) -> list[str]:
         """Full names of all queues ever used, sorted."""

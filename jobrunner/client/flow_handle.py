@@ -43,7 +43,7 @@ class FlowHandle:
     def progress(self) -> FlowProgress:
         """How the flow's tasks ended so far. Raises TaskGone when the flow is forgotten: a `ttl` after its last task
         ended."""
-        return run_operation(self._broker, operations.progress(self._flow, self._keys))
+        return run_operation(self._broker, operations.progress(self.id, self._keys))
 
     def result(self, timeout: Duration | None = None) -> Any:
         """Waits for the result of the last step, for a group for the list of results, and returns it.
@@ -89,7 +89,7 @@ class AsyncFlowHandle:
 
     async def progress(self) -> FlowProgress:
         """As FlowHandle.progress."""
-        return await run_operation_async(self._broker, operations.progress(self._flow, self._keys))
+        return await run_operation_async(self._broker, operations.progress(self.id, self._keys))
 
     async def result(self, timeout: Duration | None = None) -> Any:
         """As FlowHandle.result."""

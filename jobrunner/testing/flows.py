@@ -11,7 +11,7 @@ from jobrunner.client.client import Client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.codec import decode
-from jobrunner.errors import TaskTimeout
+from jobrunner.errors import TaskGone, TaskTimeout
 from jobrunner.join import AS_BROUGHT, NO_RESULTS, Ended, Join, read_onward
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -95,6 +95,12 @@ class MemoryJoins:
         """The ends that arrived at a join, by member."""
         return self._joinings[join_id].noted
 
+    def progress(self, flow_id: str) -> FlowProgress:
+        """The outcomes of the steps of a flow so far. Raises TaskGone."""
+        if (tally := self._joinings.get(flow_id)) is None:
+            raise TaskGone(f"no flow {flow_id} was sent here")
+        return FlowProgress(tally.join.total, *(tally.count(one) for one in ("succeeded", "dead", "cancelled")))
+
     def is_over(self, join_id: str) -> bool:
         """Whether the task of a join began, or never will."""
         return self._joinings[join_id].is_over
@@ -149,10 +155,7 @@ class MemoryFlow:
 
     def progress(self) -> FlowProgress:
         """The outcomes of its steps so far."""
-        ended = [outcome for outcome, _ in self._owner.joins.noted(self.flow.id).values()]
-        return FlowProgress(
-            len(self.flow.steps), ended.count("succeeded"), ended.count("dead"), ended.count("cancelled")
-        )
+        return self._owner.joins.progress(self.flow.id)
 
     def result(self) -> Any:
         """The result of the flow. Raises as FlowHandle.result; TaskTimeout at once for a step that has not ended."""

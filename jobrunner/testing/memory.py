@@ -14,7 +14,7 @@ from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import configured_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.operations.enqueue import QueueRef, batches
-from jobrunner.client.operations.flow import Flow
+from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.task import check_place, gone
 from jobrunner.client.outgoing import through
 from jobrunner.client.queue import Queue
@@ -77,6 +77,10 @@ class MemoryClient(Client):
     def kept_of(self, name: str) -> KeptSettings:
         """The settings configured for a queue."""
         return self._kept.setdefault(name, KeptSettings())
+
+    def flow_progress(self, flow_id: str) -> FlowProgress:
+        """The progress of a flow that was sent here. Raises TaskGone."""
+        return self.joins.progress(flow_id)
 
     def queues(self) -> list[str]:
         """Names of queues with tasks."""
@@ -293,6 +297,10 @@ class AsyncMemoryClient(AsyncClient):
         """As MemoryClient.queue."""
         ref = QueueRef(self._keys, None, name, self.settings.payload_limit)
         return AsyncMemoryQueue(self._broker, ref, self._of.queue(name))
+
+    async def flow_progress(self, flow_id: str) -> FlowProgress:
+        """As MemoryClient.flow_progress."""
+        return self._of.flow_progress(flow_id)
 
     async def queues(self) -> list[str]:
         """Names of queues with tasks."""

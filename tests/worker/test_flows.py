@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner import Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
+from jobrunner import AsyncClient, Backoff, Cancel, Client, Fail, FlowHandle, Job, Retry, Worker, chain, group, job
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call, command
@@ -18,7 +18,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import forget, use, within
 from jobrunner.coordinator.recovery import FlowRecovery
-from jobrunner.errors import OutcomeUnknown, TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
+from jobrunner.errors import InvalidName, OutcomeUnknown, TaskCancelled, TaskFailed, TaskGone, TaskTimeout, UsageError
 from jobrunner.jobs.flow import Chain, Group, Step
 from jobrunner.jobs.running_task import NOT_KEPT
 from jobrunner.task import TaskState
@@ -228,6 +228,24 @@ def test_steps_behind_a_dead_one_do_not_begin_and_the_flow_says_so() -> None:
     with pytest.raises(TaskFailed, match=r"\(flows\.fail\) is dead: Fail: .*; requeued it takes the flow on"):
         flow.result(timeout=30)
     assert name not in seen
+
+
+def test_a_program_that_did_not_send_a_flow_reads_its_progress_by_the_id(client: Client) -> None:
+    """As a web application whose next request is served by another process."""
+    flow = chain(group(add.bind(1), add.bind(2)), Broken(), Double()).enqueue()
+    wait_for(ended(flow))
+
+    async def ask() -> object:
+        async with AsyncClient(client.settings.url, client.settings.prefix) as another:
+            return await another.flow_progress(flow.id)
+
+    with Client(client.settings.url, client.settings.prefix) as another:
+        assert another.flow_progress(flow.id) == flow.progress()
+        with pytest.raises(TaskGone, match="no flow "):
+            another.flow_progress(flow.tasks[0].id)
+        with pytest.raises(InvalidName, match="'report-7' is not the id of a flow"):
+            another.flow_progress("report-7")
+    assert asyncio.run(ask()) == flow.progress()
 
 
 def test_a_dead_step_that_is_put_back_takes_the_chain_on() -> None:

@@ -18,7 +18,7 @@ from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import flows, queues, tasks
 from jobrunner.broker.calls.new_tasks import WAIT_ADVICE
 from jobrunner.broker.calls.server import SEND_AGAIN
-from jobrunner.broker.keys import Keys
+from jobrunner.broker.keys import Keys, check_id, tag_of_id
 from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.flow_results import sources
@@ -31,6 +31,7 @@ from jobrunner.clock import monotonic, unix_ms
 from jobrunner.codec import decode
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_result
 from jobrunner.errors import (
+    InvalidName,
     JobrunnerError,
     OutcomeUnknown,
     PayloadStoreError,
@@ -126,10 +127,6 @@ class Flow:
     def id(self) -> str:
         """The id of the whole flow."""
         return self.tally.join
-
-    def gone(self) -> TaskGone:
-        """The error for a flow that is no longer known."""
-        return TaskGone(f"no flow {self.id}: it ended, or waited, longer ago than its ttl; see enqueue(ttl=…)")
 
     def blamed(self, noted: Mapping[int, Noted]) -> tuple[Task, str] | None:
         """The first step that died or was cancelled, so that the results will not come, and its outcome."""
@@ -287,12 +284,19 @@ def _stop(keys: Keys, joins: Iterable[JoinRef], begun: Iterable[Task]) -> Operat
     return not _STOPPED.isdisjoint(words)
 
 
-def progress(flow: Flow, keys: Keys) -> Operation[FlowProgress]:
-    """Returns how the flow's tasks ended so far. Raises TaskGone."""
-    found = yield from ask(flows.tally(keys.queue(flow.tally.queue), flow.id))
+def progress(flow_id: str, keys: Keys) -> Operation[FlowProgress]:
+    """Returns how the flow's tasks ended so far. Raises TaskGone; InvalidName for an id that no flow can have."""
+    tag = tag_of_id(check_id(flow_id))
+    if tag is None:
+        raise InvalidName(f"{flow_id!r} is not the id of a flow; FlowHandle.id has it")
+    found = yield from ask(flows.tally(keys.queue(tag), flow_id))
     if found is None:
-        raise flow.gone()
+        raise _gone(flow_id)
     return FlowProgress(found.total, found.succeeded, found.dead, found.cancelled)
+
+
+def _gone(flow_id: str) -> TaskGone:
+    return TaskGone(f"no flow {flow_id}: it ended, or waited, longer ago than its ttl; see enqueue(ttl=…)")
 
 
 def wait_for_result(
@@ -337,7 +341,7 @@ def _members(flow: Flow, keys: Keys, numbers: Sequence[int]) -> Operation[dict[i
         *(flows.members(place, flow.id, some) for some in in_slices(numbers, _AT_ONCE)),
     ]
     if known is None:
-        raise flow.gone()
+        raise _gone(flow.id)
     ended = zip(numbers, chain.from_iterable(found), strict=True)
     return {number: one for number, one in ended if one is not None}
 

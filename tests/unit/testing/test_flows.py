@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from jobrunner import Cancel, Fail, Job, RateLimit, Unique, async_client, chain, current_task, group, job
-from jobrunner.errors import DuplicateTask, InvalidOption, QueueFull, TaskCancelled, TaskFailed, TaskTimeout, UsageError
+from jobrunner.client.current import current_client
+from jobrunner.errors import (
+    DuplicateTask,
+    InvalidOption,
+    QueueFull,
+    TaskCancelled,
+    TaskFailed,
+    TaskGone,
+    TaskTimeout,
+    UsageError,
+)
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import Enqueued, inline
 
@@ -327,3 +337,19 @@ def test_a_step_that_is_cancelled_takes_its_flow_on_in_asyncio() -> None:
     with inline(propagate=False):
         assert asyncio.run(cancel())
     assert seen == [("complete", (None,), ("cancelled",))]
+
+
+def test_the_progress_of_a_flow_by_its_id() -> None:
+    """What an endpoint reads that did not send the flow."""
+    with inline(propagate=False):
+        flow = group(add.bind(1), bad.bind()).enqueue()
+        assert current_client().flow_progress(flow.id) == flow.progress()
+        assert (flow.progress().total, flow.progress().dead) == (2, 1)
+        assert asyncio.run(_progress(flow.id)) == flow.progress()
+        with pytest.raises(TaskGone):
+            current_client().flow_progress("nope")
+
+
+async def _progress(flow_id: str) -> object:
+    async with async_client() as client:
+        return await client.flow_progress(flow_id)
