@@ -43,7 +43,7 @@ def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
         ("id", record.id),
         ("job", record.type),
         ("queue", record.queue),
-        ("state", record.state),
+        ("state", f"{record.state}{_cancel_note(record)}"),
         (_WHEN.get(record.state, "when"), exactly(record.when)),
         ("enqueued", exactly(record.enqueue_time)),
         ("attempts", f"{record.attempts}, {record.retry_count} of them failed"),
@@ -52,6 +52,15 @@ def _all_of(record: TaskRecord, hides: Redaction) -> list[tuple[str, object]]:
     ]
     found += [(name, value[name]) for name in ("result", "progress", "headers") if value[name]]
     return [pair for pair in found if pair[1] != "-"]
+
+
+def _cancel_note(record: TaskRecord) -> str:
+    """What a cancellation that was requested while the task ran will do."""
+    if "cancel_requested" not in record.fields or record.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
+        return ""
+    if record.state is TaskState.PENDING:
+        return ", asked to stop: its job reads that, and no further attempt begins"
+    return ", cancelled when a worker would begin it"
 
 
 def _told_holder(holder: LeaseHolder) -> str:

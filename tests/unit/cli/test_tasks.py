@@ -78,6 +78,21 @@ def test_who_holds_a_task_is_shown(cli: Callable[..., Any], client: Client) -> N
     assert cli("tasks", "show", task_id, "--json").value["holder"]["pid"] == 7
 
 
+def test_a_task_that_was_asked_to_stop_is_shown_as_such(cli: Callable[..., Any], client: Client) -> None:
+    """It looked like any other, also when its worker had handed it back and it waited to be cancelled."""
+    queue = client.queue("mail")
+    queue.push({"n": 1}, id="one")
+    (lease,) = queue.reserve()
+    show = ("tasks", "show", "one", "--queue", "mail")
+    assert "asked to stop" not in cli(*show).out
+
+    assert cli("tasks", "cancel", "one", "--queue", "mail").code == 0
+
+    assert "state       pending, asked to stop: its job reads that" in cli(*show).out
+    lease.release()
+    assert "state     waiting, cancelled when a worker would begin it" in cli(*show).out
+
+
 SECRET = {"to": "ada", "db_password": "hunter2", "deep": [{"iban": "DE00 hunter3"}]}
 SHOWS = (
     *(("tasks", "list", queue) for queue in ("mail", "kept")),
