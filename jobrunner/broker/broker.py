@@ -50,7 +50,7 @@ def server_clock() -> bytes:
 
 
 def ignore() -> None:
-    """Does nothing about a connection that died: a driver of one server greets the next one."""
+    """The default of `_on_dead`: does nothing, as a driver for one server greets each new connection."""
 
 
 class Idle:
@@ -77,7 +77,7 @@ class Idle:
         self._resting.append(connection)
 
     def take_all(self) -> list[Any]:
-        """Empties it."""
+        """Removes and returns all connections."""
         taken = []
         while (connection := self.take()) is not None:
             taken.append(connection)
@@ -93,9 +93,9 @@ def has_died(connection: Any) -> bool:
 
 
 class Broker:
-    """Runs calls. Its life: opens connections when needed, keeps them for the next call, closes all on `close`.
+    """Runs calls. Opens connections on demand, keeps idle ones for the next call, and disconnects all on `close`.
 
-    The `greeting` is asked on each new connection before anything else is; of a cluster as ClusterNodes says.
+    Each new connection sends the `greeting` before anything else; on a cluster ClusterNodes sends it.
     """
 
     def __init__(
@@ -113,35 +113,36 @@ class Broker:
         self.now_ms = now_ms
         self._retry_timeout_s = retry_timeout_s
         self._is_patient = retry_timeout_s > NOTED_S
-        """Then it must know what is lost in a connection that is dead already, as nothing was sent on that one."""
+        """Whether retries outlast the note of a call. Idle connections are then checked before a send: on a dead
+        connection nothing is sent, so the calls do not become too old to repeat."""
         self._on_dead: Callable[[], None] = ignore
-        """Called when a connection has died that rested; the exchange goes on with another one."""
+        """Called when an idle connection turns out to be dead; the exchange continues on another one."""
         self._idle = Idle()
         self._has_sentinels = endpoint.sentinels is not None
         self._take = self._idle.take if endpoint.sentinels is None else self._take_checked
         self._closed = False
         self._nodes: ClusterNodes | None = None
         if endpoint.cluster is not None:
-            from jobrunner.broker import cluster_nodes  # most have one server
+            from jobrunner.broker import cluster_nodes  # imported for clusters only
 
             self._nodes = cluster_nodes.ClusterNodes(
                 endpoint, endpoint.cluster, retry_timeout_s, self._node, confirmation=confirmation, greeting=greeting
             )
-            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server pays nothing for many
+            self._replies = self._nodes.replies  # type: ignore[method-assign]  # one server has no extra call
 
     def run(self, call: Call[T]) -> T:
         """The value of one call. Raises the errors of ServerError, or what the call's reader raises."""
         return interpret(call, self._replies((call,))[0])
 
     def run_many(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """The values of several calls, in order, in one round trip. Raises for the first that was refused."""
+        """The values of several calls, in order, in one round trip. Raises the error of the first refused call."""
         return [interpret(call, reply) for call, reply in zip(calls, self._replies(calls), strict=True)]
 
     def write(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Like run_many, but returns only when what was written is as safe as this driver's user asked for.
+        """Like run_many, but returns only when the writes are as durable as the `confirmation` of this driver demands.
 
-        Raises OutcomeUnknown when that is not confirmed in time, and in place of ServerUnavailable when some calls were
-        carried out.
+        Raises OutcomeUnknown when the server does not confirm that in time, and instead of ServerUnavailable when it
+        has applied some of the calls.
         """
         if self._confirmation is None:
             return self.run_many(calls) if len(calls) == 1 else written(self.run_each(calls))
@@ -151,48 +152,50 @@ class Broker:
     def run_each(self, calls: Sequence[Call[Any]], meanwhile: Callable[[], object] | None = None) -> list[Any]:
         """Like run_many, but the value of a refused call is its error.
 
-        `meanwhile` is done while the server works, again when the calls have to be sent again.
+        `meanwhile` is called when the calls are sent, before their replies are read; again when they are sent again.
         """
         replies = self._replies(calls, meanwhile)
         return [attempt_to_interpret(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     def connect(self) -> None:
-        """Opens a connection when none rests. On a slow way that takes several round trips, which a caller who counts
-        the time of one call would take for its own. Does nothing on a cluster: each node has connections of its own,
-        and one that is away must not keep the caller from the others."""
+        """Opens a connection when none is idle, so that a caller that measures its next call does not measure the
+        connect as well, which takes several round trips. Does nothing on a cluster: each node has connections of its
+        own, and a node that is away must not keep the caller from the others."""
         if self._nodes is None and not self._idle:
             self.run(ping())
 
     def replies(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """The replies of the server as they are, an error as a value."""
+        """The raw replies of the server; an error reply is a value."""
         return self._replies(calls)
 
     @property
     def sends_ahead(self) -> bool:
-        """Whether writes may be sent before those before them are replied to: to one server, which confirms none."""
+        """Whether a write may be sent before the replies to earlier writes: only to a single server, without Sentinel
+        and without a confirmation."""
         return self._nodes is None and self._confirmation is None and not self._has_sentinels
 
     def is_away(self, error: Exception) -> bool:
-        """Whether an error of a call says that no other will be answered either; of a cluster it may be one node."""
+        """Whether this error of a call means that no other call would be answered either. Always False on a cluster,
+        where a single node may be away."""
         return self._nodes is None and isinstance(error, ServerUnavailable | OutcomeUnknown)
 
     def nodes(self) -> "list[Broker]":
-        """Itself; of a cluster a driver for each primary, for commands about no key in particular."""
+        """This driver; on a cluster a driver for each primary. For commands without a key."""
         return [self] if self._nodes is None else cast("list[Broker]", self._nodes.primaries())
 
     def node_of(self, key: bytes) -> object:
-        """The node of a cluster that served this key when it last replied: None where that is not known, and where
-        there is only one server. Sends nothing."""
+        """The cluster node that served this key when it last replied; None when that is unknown, and for a single
+        server. Sends nothing."""
         return None if self.endpoint.cluster is None else self.endpoint.cluster.last_known(key)
 
     def lend(self) -> Any | None:
-        """A connection that rested, for a caller that sends and receives by itself; None when none rests, and on a
+        """Takes an idle connection, for a caller that sends and receives by itself; None when none is idle, and on a
         cluster, where a connection leads to one node. The caller returns it with `take_back` after the last reply, or
         disconnects it."""
         return self._take() if self._nodes is None else None
 
     def take_back(self, connection: Any) -> None:
-        """Keeps a connection that was lent for the next call. Every reply on it was received. On a cluster it is
+        """Takes back a lent connection on which every reply was received, for the next call. On a cluster it is
         disconnected: the next caller may need another node."""
         if self._nodes is not None:
             connection.disconnect()
@@ -200,8 +203,8 @@ class Broker:
             self._rest(connection)
 
     def open_blocking(self, key: bytes) -> Any:
-        """A connection for commands that wait in the server, on that key; the caller disconnects it. Its replies have a
-        time limit like all others; before a reply that may come later, the caller waits with `can_read`."""
+        """Opens a connection for commands that block on this key; the caller disconnects it. Reading a reply has the
+        usual time limit, so the caller waits with `can_read` for a reply that may come later."""
         return self.endpoint.open(key=key)
 
     def close(self) -> None:
@@ -276,7 +279,8 @@ class Broker:
                 raise
 
     def _take_checked(self) -> Any | None:
-        """A connection that rested, unless there is another primary now than the one it leads to."""
+        """The idle connection used last; None without one, and when the sentinels name another primary than the one
+        that it leads to."""
         connection, sentinels = self._idle.take(), self.endpoint.sentinels
         if connection is not None and sentinels is not None and sentinels.name_another(connection):
             connection.disconnect()
@@ -291,7 +295,7 @@ class Broker:
         return connection
 
     def _greet(self, connection: Any) -> None:
-        """Asks on a new connection whether it may be used. Raises what the reader of the greeting raises."""
+        """Sends the greeting on a new connection. Raises the errors of its reader, which refuse the server."""
         if self._greeting is None:
             return
         try:
@@ -331,12 +335,12 @@ class Broker:
 
     def _rest(self, connection: Any) -> None:
         self._idle.rest(connection)
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # another thread closed it during the exchange
             self._drop_idle()
 
 
 def run_each_or_errors(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
-    """Like Broker.run_each; when no call was answered, the value of each is the error."""
+    """Like Broker.run_each; when the whole exchange fails, the value of each call is that error."""
     try:
         return broker.run_each(calls) if calls else []
     except JobrunnerError as error:
@@ -344,8 +348,8 @@ def run_each_or_errors(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
 
 
 def run_each_of_nodes(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
-    """The same on a cluster, where these calls may all concern a node that is away, and others go on. Raises the error
-    of a single server that is away."""
+    """Like run_each_or_errors, but raises when a single server is away. On a cluster all of these calls may concern one
+    node that is away, while the others work."""
     replies = run_each_or_errors(broker, calls)
     for reply in replies:
         if isinstance(reply, JobrunnerError) and broker.is_away(reply):
@@ -354,8 +358,8 @@ def run_each_of_nodes(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
 
 
 def _carry_out(connection: Any, steps: Steps, now_ms: bytes) -> Any:
-    """Sends and waits as the steps want; returns their result."""
-    replies: Any = None  # what a generator begins with
+    """Runs steps: sends the calls and sleeps for the seconds that they yield; returns their result."""
+    replies: Any = None  # a generator is started with None
     try:
         while True:
             step = steps.send(replies)

@@ -1,11 +1,11 @@
 """A call is a value: bound keys and arguments plus a reader for the reply.
 
 `Broker.run(call)` executes it and `await AsyncBroker.run(call)` does the same, so the two drivers hold no logic of
-their own and a batch is a list of calls. Everything about talking to the server that does not wait is here: packing
-calls into bytes and reading replies into values or into the errors of this package.
+their own and a batch is a list of calls. This module packs calls into bytes, and turns replies into values or into
+errors of this package.
 
-Text of a reply is UTF-8; other bytes are read as replacement characters. A script that takes many items is sent them in
-slices: it blocks the server, which also copies every payload.
+Text in replies is UTF-8; invalid bytes become replacement characters. Many items for one script are sent in slices,
+because a script blocks the server, which also copies every payload.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,23 +31,23 @@ from jobrunner.broker.scripts import Script, load
 from jobrunner.errors import DamagedData, JobrunnerError
 
 NOTED_S = 9.0
-"""For how long the server surely has the note of an enqueue: a second less than SENT_KEEP_MS of its scripts."""
+"""Seconds for which the server certainly keeps the note of an enqueue: one less than SENT_KEEP_MS of its scripts."""
 UNKNOWN = b"unknown"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 BROKEN = (RedisConnectionError, RedisTimeoutError, OSError)
 """Errors after which a connection cannot be used any more."""
 _ANSWERED = (AuthenticationError, BusyLoadingError)
-"""Errors that are BROKEN ones although the server has answered."""
+"""Errors among BROKEN that are replies of the server: the connection can still be used."""
 _KEYLESS = frozenset(("ACL", "CLIENT", "CONFIG", "ECHO", "INFO", "PING", "SCAN", "SCRIPT", "TIME", "WAIT", "WAITAOF"))
 
 
 class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
-    """One command for the server. `words` go to the wire after the script's digest, its keys and the clock.
+    """One command for the server. `words` follow the script's digest, its keys and the clock on the wire.
 
-    A plain command has its keys among its words; those in `keys` tell a cluster only where it goes.
-    `repeatable` calls leave the same state when they are applied twice, so a driver may send them again after a
-    connection broke; the others raise OutcomeUnknown then.
+    The words of a plain command include its keys; its `keys` only route it on a cluster.
+    A `repeatable` call leaves the same state when it is applied twice, so a driver may send it again after a
+    connection broke; other calls raise OutcomeUnknown then.
     """
 
     read: Callable[[Any], T_co]
@@ -56,29 +56,30 @@ class Call(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
     keys: tuple[bytes, ...] = ()
     repeatable: bool = True
     repeat_s: float = inf
-    """For how many seconds since it was first sent a `repeatable` call may be sent again: after that, the server may
-    have forgotten that it was applied."""
+    """Seconds after its first sending within which a `repeatable` call may be sent again: later the server may have
+    forgotten that it applied the call."""
     unsure: tuple[bytes, ...] = ()
-    """Words that say of a call that was sent again either that it found nothing to do, or that its first sending had
-    done it. Its reader gets UNKNOWN in their place."""
+    """Replies that are ambiguous for a call that was sent again: it found nothing to do, or its first sending has done
+    it. The reader gets UNKNOWN instead."""
     found_nothing: Callable[[Any], bool] | None = None
-    """Whether a reply says that it found nothing to do, where that may be for want of what calls before it do."""
+    """Whether a reply means that the call found nothing to do. When earlier calls of its exchange had no effect, it is
+    then sent again after them."""
     may_fail: bool = False
     """Whether a refusal by the server is ignored: the reader gets None then."""
     everywhere: bool = False
-    """Whether a cluster sends it to every primary; the reader gets a list of the replies of those that answer then."""
-    needs_all: bool = False
-    """Of a call that goes everywhere: whether it is sent again, and fails in the end, while a primary does not answer.
+    """Whether a cluster sends it to every primary; the reader then gets a list with the replies of those that answer.
     """
+    needs_all: bool = False
+    """For an `everywhere` call: whether it is sent again while a primary does not answer, and fails in the end."""
     divisible: bool = False
     """Whether its reply is a list with an item for each key, so that the keys may be divided among several calls."""
     head: PackedHead | None = None
-    """All but the last words, packed before, for a server that uses its own clock."""
+    """All but the last words, packed in advance; used while scripts take the server's clock."""
 
     @property
     def must_be_answered(self) -> bool:
-        """Whether its caller has to know whether it was applied: made once more as a new call, it would do more, or
-        tell less. Of a `repeatable` call that is not so where its effect is the same however often it is made."""
+        """Whether the caller has to know if it was applied: a second call in its place would do more, or report less.
+        False for calls whose effect and reply are the same however often they are made."""
         return bool(self.unsure) or self.repeat_s < inf
 
 
@@ -114,16 +115,16 @@ class ScriptCommand(Generic[T]):
     def on(
         self, queue: QueueKeys, /, *, rest: Iterable[Arg] = (), read: Callable[[Any], T] | None = None, **args: Arg
     ) -> Call[T]:
-        """The call on the keys of one queue; `args` are the script's fixed arguments but the clock, `rest` its tail.
-        `read` is what reads its reply, when not the one of all such calls."""
+        """The call on the keys of one queue; `args` are the script's fixed arguments without the clock, `rest` the
+        variable ones. `read` replaces the reader of this command."""
         return self._call(self._pick(queue), rest, args, read or self._read)
 
     def with_keys(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Arg] = (), **args: Arg) -> Call[T]:
-        """The call on keys given in the order of the script's signature."""
+        """The call on these keys, in the order of the script's signature."""
         return self._call(keys, rest, args, self._read)
 
     def for_each(self, keys: tuple[bytes, ...], /, *, rest: Iterable[Arg] = (), **args: Arg) -> Call[T]:
-        """The same of a script whose reply is a list with an item for each key: see `Call.divisible`."""
+        """The call of a script that replies with a list of one item for each key: see `Call.divisible`."""
         return replace(self._call(keys, rest, args, self._read), divisible=True)
 
     def _call(
@@ -179,7 +180,7 @@ def key_of(call: Call[Any]) -> bytes | None:
 
 
 def read_reply(connection: Any) -> Any:
-    """The next reply, an error of the server as a value. Raises BROKEN when the connection is."""
+    """The next reply; an error reply is a value. Raises the errors in BROKEN when the connection cannot be used."""
     try:
         return connection.read_response()
     except (RedisError, OSError) as error:
@@ -187,7 +188,7 @@ def read_reply(connection: Any) -> Any:
 
 
 async def read_reply_async(connection: Any) -> Any:
-    """The same of a connection of asyncio."""
+    """As read_reply, for a connection of asyncio."""
     try:
         return await connection.read_response()
     except (RedisError, OSError) as error:
@@ -201,7 +202,7 @@ def _answered(error: Exception) -> Exception:
 
 
 def has_errors(replies: Sequence[object]) -> bool:
-    """Whether the server refused a call. Few exchanges have more to do than to ask this."""
+    """Whether the server refused a call."""
     for reply in replies:  # noqa: SIM110  each exchange asks, and a generator takes four times as long
         if isinstance(reply, Exception):
             return True
@@ -209,7 +210,7 @@ def has_errors(replies: Sequence[object]) -> bool:
 
 
 def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes) -> bytes:
-    """Calls in one piece: each piece would be a packet of its own, and a turn of its own for the server."""
+    """Packs calls into one piece: each further piece would be a further packet, and a further turn of the server."""
     if now_ms:
         return b"".join([pack(resp_args(call, now_ms)) for call in calls])
     return b"".join(
@@ -218,7 +219,7 @@ def pack_calls(calls: Iterable[Call[Any]], now_ms: bytes) -> bytes:
 
 
 def pack_unknown(calls: Sequence[Call[Any]], now_ms: bytes) -> bytes:
-    """Calls whose scripts the server does not know, in one piece: the first of each script brings its source along."""
+    """Packs calls whose scripts the server does not know into one piece; the first of each script has its source."""
     known: set[bytes] = set()
     parts = []
     for call in calls:
@@ -229,7 +230,7 @@ def pack_unknown(calls: Sequence[Call[Any]], now_ms: bytes) -> bytes:
 
 
 def may_repeat(calls: Sequence[Call[Any]]) -> bool:
-    """Whether the calls may be sent again when it is not known if they were applied."""
+    """Whether all calls are repeatable, so that they may be sent again when their outcome is unknown."""
     for call in calls:  # noqa: SIM110  each exchange asks, and a generator takes four times as long
         if not call.repeatable:
             return False
@@ -237,25 +238,25 @@ def may_repeat(calls: Sequence[Call[Any]]) -> bool:
 
 
 def needs_live_connection(calls: Sequence[Call[Any]], *, is_patient: bool) -> bool:
-    """Whether a connection that rested is to be looked at before these are sent: those that may not be repeated, and,
-    for a driver that tries for longer than that, those that may be repeated for some time."""
+    """Whether an idle connection is checked before these calls are sent on it: for calls that may not be repeated, and
+    in a driver that retries for longer (`is_patient`) for those that may be repeated for some time."""
     return not may_repeat(calls) or (is_patient and any(call.repeat_s < inf for call in calls))
 
 
 def waits_for_disk(calls: Sequence[Call[Any]]) -> bool:
-    """Whether the last of them is WAITAOF. It is no script."""
+    """Whether the last call, a plain command, is WAITAOF."""
     return calls[-1].words[0] == "WAITAOF"
 
 
 def told_again(call: Call[Any], reply: Any) -> Any:
-    """The reply to a call that was sent again, as its reader gets it."""
+    """The reply to a call that was sent again, with UNKNOWN for its `unsure` words."""
     if isinstance(reply, list):
         return [UNKNOWN if word in call.unsure else word for word in reply]
     return UNKNOWN if reply in call.unsure else reply
 
 
 def interpret(call: Call[T], reply: object) -> T:
-    """The value of a reply, or the error of this package that it stands for."""
+    """The value of a reply. Raises the error of this package for an error reply, and for one that cannot be read."""
     if isinstance(reply, Exception):
         if call.may_fail:
             return call.read(None)
@@ -283,7 +284,7 @@ def attempt_to_interpret(call: Call[T], reply: object) -> T | JobrunnerError:
 
 
 def _described(call: Call[Any]) -> str:
-    """A call in the words in which an administrator knows it: a server that denies a key does not say which."""
+    """The command and its first key, for an administrator: a server that denies a key does not name it."""
     keys = call.keys if call.script is not None else tuple(filter(None, [key_of(call)]))
     name = str(call.words[0]) if call.script is None else f"{call.script.name}.lua"
     on = f" on {keys[0][:200].decode('utf-8', 'replace')}" if keys else ""
@@ -292,7 +293,7 @@ def _described(call: Call[Any]) -> str:
 
 
 SLICE_BYTES = 1_048_576
-"""Of payloads in one call. One MiB costs the server one to three milliseconds, as a script copies it several times."""
+"""Most bytes of payloads in one call: a script copies them several times, one to three milliseconds for one MiB."""
 
 
 def sliced(items: Iterable[T], size: Callable[[T], int], *, most: int) -> Iterator[list[T]]:
@@ -317,26 +318,26 @@ def in_slices(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 
 
 def text(reply: bytes) -> str:
-    """One word."""
+    """Decodes one reply."""
     return reply.decode("utf-8", "replace")
 
 
 def texts(reply: Iterable[bytes]) -> list[str]:
-    """A list of words."""
+    """Decodes a list of replies."""
     return [raw.decode("utf-8", "replace") for raw in reply]
 
 
 def whole(raw: bytes | None) -> int:
-    """A whole number; 0 for what is missing or damaged."""
+    """A whole number; 0 for a missing or damaged value."""
     return int(raw) if raw is not None and raw.isdigit() else 0
 
 
 def fields(reply: Sequence[bytes]) -> dict[str, bytes]:
-    """A hash: names as text, values as they are."""
+    """The reply to HGETALL as a dict: names as text, values as bytes."""
     return {raw.decode("utf-8", "replace"): value for raw, value in zip(reply[::2], reply[1::2], strict=True)}
 
 
 def text_fields(reply: Sequence[bytes]) -> dict[str, str]:
-    """A hash: names and values as text."""
+    """The reply to HGETALL as a dict of text."""
     words = texts(reply)
     return dict(zip(words[::2], words[1::2], strict=True))
