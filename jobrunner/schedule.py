@@ -345,8 +345,8 @@ def _zone(name: object) -> "ZoneInfo":
     known = _known_zones()
     if isinstance(name, str) and name in known:
         return ZoneInfo(name)
-    said = getattr(name, "key", name)  # that of a ZoneInfo
-    wanted = said[:40].strip().lower() if isinstance(said, str) else ""
+    key = getattr(name, "key", name)  # that of a ZoneInfo
+    wanted = key[:40].strip().lower() if isinstance(key, str) else ""
     # CEST is no zone. EST is the most similar name, and wrong: it has no summer time.
     lowered = {zone.lower(): zone for zone in known if "/" in zone or zone.lower() == wanted}
     near = get_close_matches(wanted, lowered, n=1, cutoff=0.5)

@@ -177,8 +177,8 @@ def client_settings(url: str | None = None, prefix: str | None = None, **options
     if "durability_timeout" in options:
         options["durability_timeout"] = seconds(options["durability_timeout"], option="durability_timeout")
         if not 0 < options["durability_timeout"] <= _LONGEST_WAIT_S:
-            told = describe(options["durability_timeout"])
-            raise InvalidOption(f"durability_timeout={told}: give more than 0, at most {_LONGEST_WAIT_S:g} s")
+            described = describe(options["durability_timeout"])
+            raise InvalidOption(f"durability_timeout={described}: give more than 0, at most {_LONGEST_WAIT_S:g} s")
     named = prefix or environment.get("JOBRUNNER_PREFIX") or stored.prefix or "jobrunner"
     return ClientSettings(url=chosen, prefix=named, **options)
 
@@ -207,9 +207,9 @@ def _middleware(given: object, stored: FileSettings) -> tuple[Any, ...]:
 def _settle_encryption(options: dict[str, Any], stored: FileSettings) -> None:
     keys = options.get("payload_keys")
     if keys is None:
-        said = os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "")
-        keys = [key for key in said.split(",") if key.strip()]
-        if said and not keys:  # such as "$NEW,$OLD" with both unset: payloads would be plain
+        configured = os.environ.get("JOBRUNNER_PAYLOAD_KEYS", "")
+        keys = [key for key in configured.split(",") if key.strip()]
+        if configured and not keys:  # such as "$NEW,$OLD" with both unset: payloads would be plain
             raise InvalidOption(
                 "JOBRUNNER_PAYLOAD_KEYS has commas or blanks and no key; see whether the variables in it are set, or "
                 "unset it for plain payloads"

@@ -143,14 +143,14 @@ class Cluster:
         known = dict.fromkeys((*self._nodes, *self._topology.hosts))
         for address in sorted(known, key=self._failing.__contains__):
             try:
-                said = self._ask(address, "CLUSTER", "SLOTS")
+                reply = self._ask(address, "CLUSTER", "SLOTS")
             except (RedisError, OSError) as error:
                 failure = failure if isinstance(failure, _LASTING) else error
                 if not isinstance(error, (*_LASTING, BusyLoadingError)):
                     self._failing[address] = str(error)  # else the next call would wait for the timeout, too
                 continue
-            if said:
-                return self._take(said, address)
+            if reply:
+                return self._take(reply, address)
         if isinstance(failure, _LASTING):
             raise failure
         raise RedisConnectionError(f"no node of the cluster tells its slots: {failure or 'none is served'}")

@@ -212,8 +212,8 @@ class ClusterBatch:
         reply = reply if part.sent_at is None else told_again(part.call, reply)
         index = part.index
         if part.places:
-            told = [str(reply).encode()] * len(part.places) if isinstance(reply, Exception) else reply
-            for place, answer in zip(part.places, told, strict=True):
+            values = [str(reply).encode()] * len(part.places) if isinstance(reply, Exception) else reply
+            for place, answer in zip(part.places, values, strict=True):
                 self._replies[index][place] = answer
         elif part.call.everywhere:
             self._replies[index] = _more(self._replies[index], reply, part.call)

@@ -111,8 +111,8 @@ def _word_of(reply: Any, name: bytes) -> bytes:
 
 def _disturbances(reply: Any) -> list[bytes]:
     """The counts of file rewrites and of syncs delayed by two seconds; empty for a user without the right to INFO."""
-    told = reply if isinstance(reply, bytes) else b""
-    return re.findall(rb"^aof_(?:rewrites|delayed_fsync):(\d+)", told, re.MULTILINE)
+    info = reply if isinstance(reply, bytes) else b""
+    return re.findall(rb"^aof_(?:rewrites|delayed_fsync):(\d+)", info, re.MULTILINE)
 
 
 def to_send_again(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[int]:
@@ -173,8 +173,8 @@ def confirmed(values: Sequence[Any], count: int) -> list[Any]:
     for confirmation in values[count:]:
         if isinstance(confirmation, ServerRefused):
             needs = "; that needs Redis 7.2 or Valkey" if "unknown command" in str(confirmation).lower() else ""
-            told = f"written, but the server cannot say how safely: {confirmation}{needs}"
-            raise OutcomeUnknown(told) from confirmation
+            problem = f"written, but the server cannot say how safely: {confirmation}{needs}"
+            raise OutcomeUnknown(problem) from confirmation
         if isinstance(confirmation, JobrunnerError):
             raise confirmation
     return found

@@ -129,8 +129,8 @@ def check_name(value: object, what: str) -> str:
     """Returns `value` if it is a valid name of a `what` (queue, job, task id, ...), else raises InvalidName."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
-    told = describe(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
-    raise InvalidName(f"{what} {told} is not allowed: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+    described = describe(value if not isinstance(value, str) or len(value) <= 60 else value[:57] + "...")
+    raise InvalidName(f"{what} {described} is not allowed: use 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
 
 
 def check_id(value: object) -> str:

@@ -162,8 +162,8 @@ class ReconnectPolicy(msgspec.Struct):
         age_s = since_boot() - max(self.began, self.unsent_until)
         late = next((call for call in calls if call.repeat_s < age_s), None)
         if self.lost is not None and late is not None:
-            told = self._broke_during(late, self.lost)
-            raise OutcomeUnknown(f"{told}, and {age_s:.0f} s later it is too late to send it again") from self.lost
+            problem = self._broke_during(late, self.lost)
+            raise OutcomeUnknown(f"{problem}, and {age_s:.0f} s later it is too late to send it again") from self.lost
 
     def _given_up(self, why: str) -> ServerError:
         if self.unanswered is None or self.lost is None:

@@ -186,9 +186,9 @@ def server_error(
         advice = "attach replicas, or lower min-replicas-to-write" if "replicas" in text else "see its disk and its log"
         return ServerRefused(f"{who} takes no writes at present: {text}; {advice}")
     if isinstance(error, AskError) or any(it in reply for it in _OF_A_CLUSTER):
-        told = f"slot {text.replace(' ', ' is at ', 1)}" if isinstance(error, AskError) else text
+        described = f"slot {text.replace(' ', ' is at ', 1)}" if isinstance(error, AskError) else text
         scheme = "redis+cluster:// or rediss+cluster://"
-        return ServerRefused(f"{who} is one node of a cluster: {told}; its URL must begin with {scheme}")
+        return ServerRefused(f"{who} is one node of a cluster: {described}; its URL must begin with {scheme}")
     if _NO_CLUSTER in reply:
         return ServerRefused(f"{who} is no cluster: {text}; its URL must begin with redis:// or rediss://")
     if isinstance(error, ResponseError) or not isinstance(error, JobrunnerError):

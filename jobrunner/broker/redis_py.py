@@ -130,8 +130,8 @@ def translated(error: theirs.RedisError, place: str = "") -> ours.RedisError:
     when the server closes a connection, and the caller may have a URL of several servers."""
     cause = error.__cause__ or error.__context__
     if isinstance(cause, SSLCertVerificationError):
-        told = (cause.verify_message or str(cause)).rstrip(".")
-        return ours.TlsError(f"{told}; mend the server's certificate, or see ssl_ca_certs of the URL")
+        reason = (cause.verify_message or str(cause)).rstrip(".")
+        return ours.TlsError(f"{reason}; mend the server's certificate, or see ssl_ca_certs of the URL")
     if isinstance(cause, SSLError) and cause.library in _FILE_ERRORS:
         return ours.TlsError(f"{cause}; see the files that the URL names")
     if isinstance(cause, SSLError) and _CERTIFICATE_REFUSED.search(cause.reason or ""):

@@ -72,8 +72,8 @@ def read(client: Client, after: str | None, *, follow: bool) -> Iterator[Event]:
 def _line(event: Event, room: int | None) -> str:
     """Formats an event on one line, or on as many lines as `room` columns need: text is wrapped, not cut."""
     named = [(name, getattr(event, name)) for name in ("queue", "job", "task", "worker", "by")]
-    said = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
-    shown = "".join(char if char.isprintable() else "?" for char in said)
+    details = " ".join(f"{name}={value}" for name, value in (*named, *event.details.items()) if value)
+    shown = "".join(char if char.isprintable() else "?" for char in details)
     at = event.at.astimezone().isoformat(sep=" ", timespec="seconds")  # with its offset, as --since accepts it
     line = f"{at}  {event.kind:<16}  {shown}".rstrip()
     if room is None or display_width(line) <= room:

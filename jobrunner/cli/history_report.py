@@ -155,6 +155,6 @@ def _text(made: "Report") -> str:
 def _selected(
     queues: tuple[str, ...], jobs: tuple[str, ...], since: datetime | None, until: datetime | None
 ) -> dict[str, str]:
-    told = {"queue": ", ".join(queues), "job": ", ".join(jobs)}
-    told |= {name: when.isoformat() for name, when in (("from", since), ("until", until)) if when is not None}
-    return {name: text for name, text in told.items() if text}
+    filters = {"queue": ", ".join(queues), "job": ", ".join(jobs)}
+    filters |= {name: when.isoformat() for name, when in (("from", since), ("until", until)) if when is not None}
+    return {name: text for name, text in filters.items() if text}

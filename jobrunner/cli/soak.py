@@ -140,10 +140,10 @@ def _make_folder(option: str, path: Path, folder: Path) -> None:
 def _check_server(url: str) -> None:
     """Raises ServerError when the server is unreachable, UnsafeServer when it may evict tasks."""
     with Client(url, retry_timeout=0.5) as client:
-        told = broker_of(client).run(facts())
-    if told.evicts:
+        server_facts = broker_of(client).run(facts())
+    if server_facts.evicts:
         raise UnsafeServer(
-            f"the server may delete tasks to make room (maxmemory-policy {told.maxmemory_policy}): "
+            f"the server may delete tasks to make room (maxmemory-policy {server_facts.maxmemory_policy}): "
             "set maxmemory-policy noeviction"
         )
 

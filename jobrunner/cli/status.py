@@ -78,8 +78,8 @@ def _switch(queue: QueueView) -> str:
 
 
 def _changes(changed: Mapping[str, SettingOrigin]) -> str:
-    told = "; ".join(f"{name} changed by {one.changed_by} {when(one.changed_at)}" for name, one in changed.items())
-    return f"; {told}" if told else ""
+    changes = "; ".join(f"{name} changed by {one.changed_by} {when(one.changed_at)}" for name, one in changed.items())
+    return f"; {changes}" if changes else ""
 
 
 def told_workers(client: Client) -> list[WorkerRecord]:

@@ -84,8 +84,8 @@ def nearest_of(name: str, known: list[str], *, none: str) -> str:
 
 def with_create(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --create: for a queue that neither exists nor is declared."""
-    told = "Accepts a QUEUE that neither exists nor is declared."
-    return click.option("--create", is_flag=True, help=told)(command)
+    help_text = "Accepts a QUEUE that neither exists nor is declared."
+    return click.option("--create", is_flag=True, help=help_text)(command)
 
 
 def worker_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -316,8 +316,8 @@ def _worker(wanted: WorkOptions, client: Client, report: Callable[[str], None] |
 
 def _is_alive(worker: Worker) -> bool:
     """Whether it is not to be restarted: it works, or it stops, for which it has its grace."""
-    is_well, said = worker.health()
-    return is_well or said["problem"] == "stopped"
+    is_well, report = worker.health()
+    return is_well or report["problem"] == "stopped"
 
 
 @contextmanager

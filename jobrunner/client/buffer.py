@@ -215,7 +215,7 @@ class Buffer:
 
     def _send_all(self) -> None:
         pause, sent = _FIRST_PAUSE_S, 0
-        told: type[Exception] | None = None
+        kind: type[Exception] | None = None
         known: set[str] = set()
         batch: EnqueueBatch | None = None
         made_at = 0.0
@@ -241,8 +241,8 @@ class Buffer:
             if error is None:
                 pause = _FIRST_PAUSE_S
                 continue
-            if not isinstance(error, _AWAY) and type(error) is not told:
-                told = type(error)
+            if not isinstance(error, _AWAY) and type(error) is not kind:
+                kind = type(error)
                 _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, pause)

@@ -95,8 +95,8 @@ def decrypted_results(
         return []
     assert encryption is not None, "without keys nothing was decrypted"
     found = _read(after)
-    said = decode(outcomes)
-    ended = said if isinstance(said, list) else []
+    decoded = decode(outcomes)
+    ended = decoded if isinstance(decoded, list) else []
     must = found.rule == "success"
     return _proved(encryption, results, found.source, [] if must else ended)
 

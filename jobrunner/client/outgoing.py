@@ -198,9 +198,9 @@ class BatchedCall:
         _remember(self._sendings)
         if not isinstance(error, JobrunnerError):
             return
-        told = (
+        problem = (
             f"{error}. {self._added:,} other tasks of this call were added; with ids of your own you may send all again"
         )
         if isinstance(error, ServerUnavailable) and not isinstance(error, BufferFull):
-            raise OutcomeUnknown(told) from error
-        error.args = (told, *error.args[1:])
+            raise OutcomeUnknown(problem) from error
+        error.args = (problem, *error.args[1:])

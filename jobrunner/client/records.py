@@ -146,8 +146,8 @@ class PeriodicRecord:
 
 def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
     """Returns the workers with a recent heartbeat, by id."""
-    said = yield from ask(list_workers(keys))
-    return sorted((_worker(worker_id, fields) for worker_id, fields in said), key=lambda worker: worker.id)
+    found = yield from ask(list_workers(keys))
+    return sorted((_worker(worker_id, fields) for worker_id, fields in found), key=lambda worker: worker.id)
 
 
 def command_worker(keys: Keys, worker_id: str, command: WorkerCommand) -> Operation[bool]:

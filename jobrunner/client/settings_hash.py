@@ -169,8 +169,8 @@ def _backoff(value: Any, name: str) -> tuple[Any, ...]:
 
 def _rate(value: Any, name: str) -> tuple[Any, ...]:
     if not isinstance(value, RateLimit):
-        told = describe(value)
-        raise InvalidOption(f"{name}={told}: give a RateLimit(15, per=timedelta(hours=1)), or None")
+        described = describe(value)
+        raise InvalidOption(f"{name}={described}: give a RateLimit(15, per=timedelta(hours=1)), or None")
     return value.max_tokens, value.seconds * 1_000_000, value.interval, value.interval_unit
 
 

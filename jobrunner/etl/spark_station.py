@@ -152,8 +152,8 @@ def settle_batches(
     if missing not in ("drop", "fail"):
         raise InvalidOption(f"missing={missing!r} of queue {queue!r}: choose 'drop' or 'fail'")
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
-        told = describe(schema, _LONGEST_SCHEMA)
-        raise InvalidOption(f"schema={told} of queue {queue!r}: give columns as text, like 'id int, name string'")
+        described = describe(schema, _LONGEST_SCHEMA)
+        raise InvalidOption(f"schema={described} of queue {queue!r}: give columns as text, like 'id int, name string'")
     lease_s = seconds(lease, option="lease")
     if not isinstance(quarantine, bool):
         raise InvalidOption(f"quarantine={quarantine!r} of queue {queue!r}: give True or False")

@@ -118,10 +118,10 @@ class Link:
     def _only(self, returned: Any) -> To:
         if len(self.targets) == 1:
             return To(self.targets[0], UNSET if returned is None else returned)
-        said = "nothing" if returned is None else f"a payload ({type(returned).__name__})"
+        described = "nothing" if returned is None else f"a payload ({type(returned).__name__})"
         names = ", ".join(map(repr, self.targets))
         raise PipelineError(
-            f"station {self.queue!r} returned {said} but leads to {names}; return To(queue) or To(queue, payload)"
+            f"station {self.queue!r} returned {described} but leads to {names}; return To(queue) or To(queue, payload)"
         )
 
     def _fan_out(self, returned: Any, attempt: Attempt) -> FannedOut | Dropped:

@@ -178,8 +178,8 @@ def _entries(reply: list[Any]) -> list[AuditEntry]:
 def _entry(entry_id: str, words: list[bytes]) -> AuditEntry:
     fields = dict(zip(words[::2], words[1::2], strict=True))
     names = ("who", "role", "action", "what", "outcome", "address")
-    told = {name: fields.get(name.encode(), b"").decode("utf-8", "replace") for name in names}
-    return AuditEntry(id=entry_id, at=from_ms(float(entry_id.partition("-")[0])), **told)
+    values = {name: fields.get(name.encode(), b"").decode("utf-8", "replace") for name in names}
+    return AuditEntry(id=entry_id, at=from_ms(float(entry_id.partition("-")[0])), **values)
 
 
 def newest_events(client: Client, kind: str, before: str, *, most: int) -> list[Event]:

@@ -290,7 +290,7 @@ def job(target: Any = None, /, *surplus: Any, **options: Any) -> Any:
     Raises UnknownOption, InvalidOption, InvalidName, and DuplicateJob when the name is taken.
     """
     if surplus or not (target is None or callable(target)):
-        told = ", ".join(map(describe, (target, *surplus)))
-        raise UsageError(f"@job({told}): options have names; write @job(queue=…), @job(), or @job alone")
+        passed = ", ".join(map(describe, (target, *surplus)))
+        raise UsageError(f"@job({passed}): options have names; write @job(queue=…), @job(), or @job alone")
     declaration = Declaration({option: value for option, value in options.items() if value is not None})
     return declaration if target is None else declaration(target)

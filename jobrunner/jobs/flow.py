@@ -75,9 +75,9 @@ class Group(_Steps):
         self.callbacks = callbacks
 
     def __repr__(self) -> str:
-        told = [repr(step) for step in self.steps]
-        told += [f"on_{name}={step!r}" for name, step in self.callbacks.items() if step is not None]
-        return f"group({', '.join(told)})"
+        parts = [repr(step) for step in self.steps]
+        parts += [f"on_{name}={step!r}" for name, step in self.callbacks.items() if step is not None]
+        return f"group({', '.join(parts)})"
 
     def node(self) -> GroupNode:
         """The steps as tasks."""

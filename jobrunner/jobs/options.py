@@ -64,8 +64,8 @@ class Unique:
     def lock(self, job: str, values: msgspec.Struct, partition_by: str | None = None) -> Lock:
         """The lock of a task of that job with these parameters, one of which may be its partition key."""
         chosen = values.__struct_fields__ if self.by is None else self.by
-        told = [job, {name: getattr(values, name) for name in chosen}]
-        digest = hashlib.sha256(to_equal_json(told)).hexdigest()[:32]
+        described = [job, {name: getattr(values, name) for name in chosen}]
+        digest = hashlib.sha256(to_equal_json(described)).hexdigest()[:32]
         ttl_ms = max(round(seconds(self.ttl, option="ttl") * 1000), 1)
         return Lock(
             digest=digest, lasts=self.until, ttl_ms=ttl_ms, on_clash=self.on_clash, covers_key=partition_by in chosen
@@ -154,8 +154,8 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
     _choose(given, "on_crash", retry="at once when its worker died", wait="until its lease has ended")
     backoff = given.get("backoff", Backoff())
     if isinstance(backoff, type) or not (isinstance(backoff, Backoff) or callable(backoff)):
-        told = describe(backoff)
-        raise InvalidOption(f"backoff={told}: give Backoff(...) or a callable (retry_count, error) -> delay")
+        described = describe(backoff)
+        raise InvalidOption(f"backoff={described}: give Backoff(...) or a callable (retry_count, error) -> delay")
     for option in ("timeout", "expires_in"):
         if option in given:
             given[option] = positive(given[option], option)

@@ -224,8 +224,8 @@ class JobParameters(Generic[P]):
         reason, _, inner = reason.partition(" - at `$")
         path = name + inner.rstrip("`")
         wanted = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
-        told = describe(value, 80)
-        return ParameterError(f"parameter {path} of job {self._job!r} is {told}; it must be {wanted}: {reason}")
+        described = describe(value, 80)
+        return ParameterError(f"parameter {path} of job {self._job!r} is {described}; it must be {wanted}: {reason}")
 
 
 def changes(sent: Any, found: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

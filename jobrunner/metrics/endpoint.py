@@ -75,8 +75,8 @@ class MetricsEndpoint:
         return status, CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8", body
 
     def _say_health(self) -> tuple[int, str, bytes]:
-        is_well, said = self._health()
-        return (200 if is_well else 503), _JSON, _json({"status": "ok" if is_well else "failing", **said})
+        is_well, report = self._health()
+        return (200 if is_well else 503), _JSON, _json({"status": "ok" if is_well else "failing", **report})
 
     def _say_ready(self) -> tuple[int, str, bytes]:
         status, kind, body = self._say_health()

@@ -236,7 +236,7 @@ def waits_since(waits: list[tuple[float, float]], since: float) -> list[float]:
 
 
 def _resident_by_ps(pid: int) -> int | None:
-    told = subprocess.run(  # noqa: S603 - the only argument is a number
+    completed = subprocess.run(  # noqa: S603 - the only argument is a number
         ["/bin/ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.strip()
-    return int(told) * 1024 if told.isdigit() else None
+    return int(completed) * 1024 if completed.isdigit() else None

@@ -70,8 +70,8 @@ def kinds_of(words: str | None, *, is_own_server: bool, has_proxy: bool) -> list
     if "restarts" in asked and not is_own_server:
         raise InvalidOption("faults restarts: only a private server is killed, not --url; leave out --url, or restarts")
     if asked & OF_PROXY and not has_proxy:
-        told = ", ".join(sorted(asked & OF_PROXY))
-        raise InvalidOption(f"faults {told}: the proxy leads to redis:// and unix:// only; leave them out")
+        unwanted = ", ".join(sorted(asked & OF_PROXY))
+        raise InvalidOption(f"faults {unwanted}: the proxy leads to redis:// and unix:// only; leave them out")
     return [kind for kind in KINDS if kind in asked]
 
 

@@ -89,8 +89,8 @@ def _figures(samples: Sequence[SoakSample], width: int) -> Table:
 
 def _faults(soak: Soak, width: int) -> RenderableType:
     counts = soak.striker.counts
-    told = "  ".join(f"{kind} {counts[kind]:,}" for kind in KINDS if counts[kind]) or "none yet"
-    lines = [Text.assemble(("faults  ", "dim"), told)]
+    counted = "  ".join(f"{kind} {counts[kind]:,}" for kind in KINDS if counts[kind]) or "none yet"
+    lines = [Text.assemble(("faults  ", "dim"), counted)]
     for one in soak.faults[-_LAST:]:
         line = Text(f"  {clock(one.at_s)} {one.kind}: {one.told}", "yellow", no_wrap=True, overflow="ellipsis")
         line.truncate(width, overflow="ellipsis")

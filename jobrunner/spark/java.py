@@ -78,8 +78,8 @@ def _version_of(executable: Path) -> int | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    said = _VERSION.search(asked.stderr + asked.stdout)
-    return int(said.group(1)) if said else None
+    version = _VERSION.search(asked.stderr + asked.stdout)
+    return int(version.group(1)) if version else None
 
 
 def _bundled() -> Path | None:

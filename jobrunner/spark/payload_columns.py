@@ -177,8 +177,8 @@ def _one_by_one(
         try:
             kept.append(pa.scalar(convert(value), kind).as_py() if value is not None else None)
         except _UNFIT as error:
-            said = str(error).splitlines()[0]
-            misfits.setdefault(position, f"the payload does not fit the schema: column {name!r}: {said}")
+            reason = str(error).splitlines()[0]
+            misfits.setdefault(position, f"the payload does not fit the schema: column {name!r}: {reason}")
             kept.append(None)
     return pa.array(kept, kind)
 

@@ -77,8 +77,8 @@ def checked(value: Column, *inputs: Column | str, error: str | None = None) -> C
         is_failed = is_failed & column.isNotNull()
     if error is None:
         pairs = zip(inputs, columns, strict=True)
-        said = [F.concat(F.lit(f"{_name(one)}="), column.cast("string")) for one, column in pairs]
-        text = F.concat(F.lit("ValueError: no value of "), F.concat_ws(", ", *said))
+        parts = [F.concat(F.lit(f"{_name(one)}="), column.cast("string")) for one, column in pairs]
+        text = F.concat(F.lit("ValueError: no value of "), F.concat_ws(", ", *parts))
     else:
         text = F.lit(error)
     return F.struct(value.alias(_VALUE), F.when(is_failed, text).alias(ERROR))

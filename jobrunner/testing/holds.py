@@ -61,12 +61,12 @@ def left_over(client: Client, names: Iterable[str]) -> str:
     """Describes the open tasks of the queues, and the pauses and limits that hold them. Raises ServerError."""
     names = list(names)
     counted = broker_of(client).run_many([queues.counts(keys_of(client).queue(name)) for name in names])
-    told = [str(hold) for hold in find_holds(client, names).holds]
+    texts = [str(hold) for hold in find_holds(client, names).holds]
     for name, found in zip(names, counted, strict=True):
         having = {"pending": found.pending, "waiting": found.waiting, "scheduled": found.scheduled}
         if any(having.values()):
-            told.append(f"queue {name!r}: {', '.join(f'{count} {state}' for state, count in having.items() if count)}")
-    return "; ".join(told) or "the queues are empty"
+            texts.append(f"queue {name!r}: {', '.join(f'{count} {state}' for state, count in having.items() if count)}")
+    return "; ".join(texts) or "the queues are empty"
 
 
 def _hold_of(client: Client, queue: QueueKeys, waiting: int) -> Hold | None:

@@ -86,11 +86,11 @@ def baggage_in(headers: Mapping[str, str]) -> Context:
 
 def of_sending(queue: str, tasks: Sequence[Task]) -> dict[str, Any]:
     """Attributes of a producer span."""
-    said = _shared(queue, "publish", "send")
+    attributes = _shared(queue, "publish", "send")
     if len(tasks) == 1:
-        return said | {"messaging.message.id": tasks[0].id} | _job(tasks[0].type)
+        return attributes | {"messaging.message.id": tasks[0].id} | _job(tasks[0].type)
     types = {task.type for task in tasks}
-    return said | {"messaging.batch.message_count": len(tasks)} | (_job(types.pop()) if len(types) == 1 else {})
+    return attributes | {"messaging.batch.message_count": len(tasks)} | (_job(types.pop()) if len(types) == 1 else {})
 
 
 def of_attempt(attempt: Attempt) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def address_of(request: HTTPConnection, trusted: Collection[Network]) -> str:
     peer = request.client.host if request.client else ""
     if not is_among(peer, trusted):
         return peer
-    said = [part for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
-    for part in reversed(said):
+    forwarded = [part for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
+    for part in reversed(forwarded):
         host = _without_port(part.strip())
         if _address(host) is None:
             return peer

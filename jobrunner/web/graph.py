@@ -162,10 +162,10 @@ def _node(box: Box, place: tuple[float, float], backlog: float) -> str:
     dead = f"{number(box.dead)} dead" if box.dead else ""
     fitting = f' textLength="{_WIDE - 28}" lengthAdjust="spacingAndGlyphs"' if len(counts + dead) > _FITS else ""
     dead = f' · <tspan class="dead">{dead}</tspan>' if dead else ""
-    said = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} pending, {box.dead} dead"
+    label = f"{box.name}, {kind}: {box.waiting} waiting, {box.pending} pending, {box.dead} dead"
     return (
-        f'<a href="{escape(box.href)}" class="{look}" aria-label="{escape(said)}" '
-        f'transform="translate({place[0]:.0f} {place[1]:.0f})"><title>{escape(said)}</title>'
+        f'<a href="{escape(box.href)}" class="{look}" aria-label="{escape(label)}" '
+        f'transform="translate({place[0]:.0f} {place[1]:.0f})"><title>{escape(label)}</title>'
         f'<rect width="{_WIDE}" height="{_TALL}" rx="8"/>'
         f'<text class="name" x="14" y="25">{escape(name)}</text>'
         f'<text class="kind" x="14" y="43">{escape(kind)}</text>'

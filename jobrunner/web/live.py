@@ -296,11 +296,11 @@ def _tick(seen: DashboardSnapshot) -> bytes:
         queue.name: [queue.waiting, queue.scheduled, queue.pending, queue.dead, queue.done, queue.paused]
         for queue in seen.look.queues
     }
-    told = {
+    payload = {
         "at": round(seen.look.now.timestamp() * 1000),
         "queues": stands,
         "workers": len(seen.look.workers),
         "warnings": len(seen.warnings),
         "rates": {"into": seen.total.into, "out": seen.total.out, "bad": seen.total.bad},
     }
-    return b"event: tick\ndata: " + msgspec.json.encode(told) + b"\n\n"
+    return b"event: tick\ndata: " + msgspec.json.encode(payload) + b"\n\n"

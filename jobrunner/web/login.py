@@ -218,8 +218,8 @@ def running_on(port: int) -> RunningDashboard:
     try:
         folder = _folder()
         _check_private(folder)
-        said = json.loads(_facts_of(folder, port).read_text("utf-8"))
-        return RunningDashboard(url=str(said["url"]), owner=str(said["owner"]))
+        facts = json.loads(_facts_of(folder, port).read_text("utf-8"))
+        return RunningDashboard(url=str(facts["url"]), owner=str(facts["owner"]))
     except (OSError, ValueError, KeyError) as error:
         raise InvalidOption(
             f"this user runs no dashboard with login links on port {port}; name its --port, or start one"

@@ -199,10 +199,10 @@ class Heartbeat:
             if self._registration.release:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
         asking = [one.asking() for one in self._listeners]
-        is_empty, commands, *said = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        is_empty, commands, *rest = self._broker.run_many([*calls, *chain.from_iterable(asking)])
         if is_empty and self._has_started:
             _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
-        replies = iter(said[len(said) - sum(map(len, asking)) :])
+        replies = iter(rest[len(rest) - sum(map(len, asking)) :])
         for one, some in zip(self._listeners, asking, strict=True):
             one.take(list(islice(replies, len(some))))
         is_changed = self._commands.obey(commands)

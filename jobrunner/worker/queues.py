@@ -330,8 +330,8 @@ def _log_published(one: DeclaredQueue, changed: list[str]) -> None:
 
 def _configured(keys: Keys, one: DeclaredQueue, changed: list[str]) -> Call[None]:
     """The event that declared settings were published that changed these fields."""
-    said = {f"set_{name}": str(one.settings.get(name)) for name in settings_named(changed)}
-    return events.note(keys, "queue_configured", queue=one.name, by=events.who(), place=one.place, **said)
+    details = {f"set_{name}": str(one.settings.get(name)) for name in settings_named(changed)}
+    return events.note(keys, "queue_configured", queue=one.name, by=events.who(), place=one.place, **details)
 
 
 def longest_poll_s(poll_s: float) -> float:

@@ -19,8 +19,8 @@ _LONGEST = 500
 
 def note(keys: Keys, kind: str, **words: Arg) -> Call[None]:
     """Adds an event. The stream lacks an event that the server refused, and may have an event twice after an outage."""
-    said = [part for name, word in words.items() if word != "" for part in (name, _short(word))]
-    return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *said, read=_nothing, may_fail=True)
+    pairs = [part for name, word in words.items() if word != "" for part in (name, _short(word))]
+    return command("XADD", keys.events, "MAXLEN", "~", KEPT, "*", "kind", kind, *pairs, read=_nothing, may_fail=True)
 
 
 def dead_requeued(keys: Keys, queue: str, count: int) -> Call[None]:
@@ -93,7 +93,7 @@ def _events(reply: Iterable[Any]) -> list[Event]:
 
 def _event(event_id: str, words: list[bytes]) -> Event:
     texts = [word.decode("utf-8", "replace") for word in words]
-    said = dict(zip(texts[::2], texts[1::2], strict=True))
-    own = {name: said.pop(name, "") for name in _OWN}
+    values = dict(zip(texts[::2], texts[1::2], strict=True))
+    own = {name: values.pop(name, "") for name in _OWN}
     at = from_ms(int(event_id.partition("-")[0]))
-    return Event(id=event_id, at=at, kind=said.pop("kind", "?"), details=said, **own)
+    return Event(id=event_id, at=at, kind=values.pop("kind", "?"), details=values, **own)

@@ -87,8 +87,8 @@ def _name_of_call(sent: Sequence[Task]) -> str:
         return ""
     if not all(map(_tells_when_sent, sent)):
         return os.urandom(16).hex()
-    told = "".join([task.id for task in sent]), "".join([task.sending for task in sent])
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+    names = "".join([task.id for task in sent]), "".join([task.sending for task in sent])
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()
 
 
 def _name_of_one(task: Task) -> str:

@@ -72,8 +72,8 @@ def evicts(policy: str) -> bool:
 
 
 def _eviction_policy(reply: bytes | list[bytes] | None) -> str:
-    said = b"\n".join(reply) if isinstance(reply, list) else reply or b""
-    found = [one.decode() for one in re.findall(rb"^maxmemory_policy:([\w-]+)", said, re.MULTILINE)]
+    info = b"\n".join(reply) if isinstance(reply, list) else reply or b""
+    found = [one.decode() for one in re.findall(rb"^maxmemory_policy:([\w-]+)", info, re.MULTILINE)]
     return max(found, key=evicts, default="")
 
 
@@ -148,40 +148,40 @@ def ping() -> Call[bool]:
 
 
 def _weakest(reply: list[Any]) -> str:
-    said = reply if reply and isinstance(reply[0], list) else [reply]
-    policies = [one[1].decode() for one in said if len(one) > 1]
+    replies = reply if reply and isinstance(reply[0], list) else [reply]
+    policies = [one[1].decode() for one in replies if len(one) > 1]
     return min(policies, key=_FSYNCS.index, default="")
 
 
 def _facts_of_all(reply: bytes | list[bytes]) -> ServerFacts:
     if isinstance(reply, bytes):
         return _facts(reply)
-    first, *others = said = [_facts(one) for one in reply]
+    first, *others = nodes = [_facts(one) for one in reply]
     if not others:
         return first
-    unlimited = any(one.maxmemory == 0 for one in said)
+    unlimited = any(one.maxmemory == 0 for one in nodes)
     return ServerFacts(
         name=first.name,
-        version=min((one.version for one in said), key=_numbers),
-        maxmemory=0 if unlimited else sum(one.maxmemory for one in said),
-        maxmemory_policy=next((one.maxmemory_policy for one in said if one.evicts), first.maxmemory_policy),
-        used_memory=sum(one.used_memory for one in said),
-        clients=sum(one.clients for one in said),
-        aof=all(one.aof for one in said),
-        aof_written=all(one.aof_written for one in said),
-        snapshot_written=all(one.snapshot_written for one in said),
-        max_clients=sum(one.max_clients for one in said),
-        replicas=min(one.replicas for one in said),
-        lacks_replicas=any(one.lacks_replicas for one in said),
+        version=min((one.version for one in nodes), key=_numbers),
+        maxmemory=0 if unlimited else sum(one.maxmemory for one in nodes),
+        maxmemory_policy=next((one.maxmemory_policy for one in nodes if one.evicts), first.maxmemory_policy),
+        used_memory=sum(one.used_memory for one in nodes),
+        clients=sum(one.clients for one in nodes),
+        aof=all(one.aof for one in nodes),
+        aof_written=all(one.aof_written for one in nodes),
+        snapshot_written=all(one.snapshot_written for one in nodes),
+        max_clients=sum(one.max_clients for one in nodes),
+        replicas=min(one.replicas for one in nodes),
+        lacks_replicas=any(one.lacks_replicas for one in nodes),
         databases=first.databases,
-        nodes=len(said),
-        fullest=max(one.share_used for one in said),
+        nodes=len(nodes),
+        fullest=max(one.share_used for one in nodes),
     )
 
 
 def _processor_time(reply: bytes | list[bytes]) -> float:
-    said = b"\n".join(reply) if isinstance(reply, list) else reply
-    return sum(float(used) for used in re.findall(rb"^used_cpu_(?:user|sys):([0-9.]+)", said, re.MULTILINE))
+    info = b"\n".join(reply) if isinstance(reply, list) else reply
+    return sum(float(used) for used in re.findall(rb"^used_cpu_(?:user|sys):([0-9.]+)", info, re.MULTILINE))
 
 
 def _numbers(version: str) -> list[int]:

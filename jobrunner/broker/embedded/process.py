@@ -153,10 +153,10 @@ def cause_of_death(files: ServerFiles, since: int) -> EmbeddedServerError:
     warning = _last_warning(lines)
     if warning is None:
         _try_disk(files.folder)  # a full disk takes no log lines either
-    told = warning or (lines[-1] if lines else "it wrote nothing to its log")
+    reason = warning or (lines[-1] if lines else "it wrote nothing to its log")
     remedy = f"see {files.log}" if warning is None else _remedy(files, warning)
     return EmbeddedServerError(
-        f"the embedded server in {files.folder} ended at start: {told}; {remedy}, or {OWN_REDIS}"
+        f"the embedded server in {files.folder} ended at start: {reason}; {remedy}, or {OWN_REDIS}"
     )
 
 

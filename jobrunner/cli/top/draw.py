@@ -126,14 +126,14 @@ def _warnings(screen: Screen, width: int) -> list[Text]:
     if screen.trouble:
         return [line([Cell(f"! {screen.trouble}", "bold white on red")], width)]
     server = screen.look.server if screen.look else None
-    told = []
+    problems = []
     if server is not None and server.evicts:
-        told.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
+        problems.append(f"the server may delete tasks to make room: maxmemory-policy is {server.maxmemory_policy}")
     if server is not None and is_nearly_full(server):
-        told.append(f"the server is nearly full: {percent(server.share_used)} of maxmemory")
+        problems.append(f"the server is nearly full: {percent(server.share_used)} of maxmemory")
     if server is not None and not server.aof_written:
-        told.append("the server cannot write its append-only file, and takes no writes")
-    return [line([Cell(f"! {one}", "bold yellow")], width) for one in told]
+        problems.append("the server cannot write its append-only file, and takes no writes")
+    return [line([Cell(f"! {one}", "bold yellow")], width) for one in problems]
 
 
 def _finding(screen: Screen, width: int) -> list[Text]:
@@ -203,8 +203,8 @@ def _queues(screen: Screen, rows: list[QueueView], width: int, height: int) -> l
     head = f"  {_named('QUEUE', screen):<{name}}{titles} {'OPEN' if load else '':<{load}} {over_time}".rstrip()
     lines = [titled(head, width, bare=True)]
     if not rows:
-        told = f"no queue has {screen.queue_filter!r} in its name" if screen.queue_filter else "no queue was ever used"
-        return [*lines, line([Cell(f"  {told}", "dim")], width)]
+        note = f"no queue has {screen.queue_filter!r} in its name" if screen.queue_filter else "no queue was ever used"
+        return [*lines, line([Cell(f"  {note}", "dim")], width)]
     fullest = max(row.waiting + row.pending for row in rows)
     first = _first(next((at for at, row in enumerate(rows) if row.name == screen.queue), 0), len(rows), height - 1)
     for row in rows[first : first + max(height - 1, 1)]:

@@ -24,8 +24,8 @@ def failing_section(found: ErrorGroups | None, now: datetime, width: int) -> lis
     releases = any(group.release for group in groups)
     lines = [line(_cells(group, now, width, releases=releases, queue=True), width) for group in groups]
     if found.ungrouped:
-        told = f"{counted(found.ungrouped, 'dead task')} in no group: they died before groups were counted"
-        lines.append(line([Cell(f"        {told}", "dim")], width))
+        note = f"{counted(found.ungrouped, 'dead task')} in no group: they died before groups were counted"
+        lines.append(line([Cell(f"        {note}", "dim")], width))
     lines += [line([Cell(f"  {name}: {problem}", "red")], width) for name, problem in found.problems]
     title = f"FAILING MOST  (attempts failed, dead now, last{', release' if releases else ''}, error)"
     return [titled(title, width), *lines] if lines else []

@@ -33,8 +33,8 @@ def tasks_lines(screen: Screen, width: int, height: int) -> list[Text]:
         return [*head, line([Cell("  looking …", "dim")], width)]
     rows = shown_tasks(screen)
     if not rows:
-        told = f"none of the first {len(screen.tasks)} has {screen.task_filter!r}" if screen.tasks else "none"
-        return [*head, line([Cell(f"  {told}", "dim")], width)]
+        note = f"none of the first {len(screen.tasks)} has {screen.task_filter!r}" if screen.tasks else "none"
+        return [*head, line([Cell(f"  {note}", "dim")], width)]
     room = max(height - len(head), 1)
     at = next((at for at, row in enumerate(rows) if row.id == screen.task), 0)
     first = max(min(at - room // 2, len(rows) - room), 0)
@@ -45,8 +45,8 @@ def task_lines(screen: Screen, width: int, height: int) -> list[Text]:
     """Everything about one task, scrolled."""
     title = titled(f"TASK {screen.task} of {screen.queue}", width)
     if screen.record is None:
-        told = "it finished and is no longer kept, or was deleted" if screen.gone else "looking …"
-        return [title, line([Cell(f"  {told}", "dim")], width)]
+        note = "it finished and is no longer kept, or was deleted" if screen.gone else "looking …"
+        return [title, line([Cell(f"  {note}", "dim")], width)]
     lines = list(_all_of(screen.record, screen.redaction, width))
     first = min(screen.scroll, max(len(lines) - (height - 1), 0))
     return [title, *lines[first : first + height - 1]]
@@ -105,8 +105,8 @@ def _all_of(record: TaskRecord, redaction: Redaction, width: int) -> Iterator[Te
     for name, value in _facts(record, redaction):
         yield line([Cell(f"  {name:<12}", "dim"), Cell(value)], width)
     yield titled("TIMELINE", width)
-    told = (replace(moment, text=redaction.text(moment.text)) for moment in timeline(record))
-    yield from (_moment(moment, width) for moment in told)
+    moments = (replace(moment, text=redaction.text(moment.text)) for moment in timeline(record))
+    yield from (_moment(moment, width) for moment in moments)
     for title, raw, placeholder in (
         ("PAYLOAD", record.payload, record.placeholder),
         ("RESULT", record.result, ENCRYPTED if record.has_encrypted_result else ""),

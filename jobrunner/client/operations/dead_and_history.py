@@ -44,8 +44,8 @@ def requeue_dead(
     while batch := list(itertools.islice(rest, at_once)):
         fields = yield from _fields(ref, payload, batch[0])
         call = tasks.requeue(ref.keys, batch, start_ms=start_ms + done * step_ms, step_ms=step_ms, fields=fields)
-        said = yield from ask(call)
-        done += said.count("ok") + said.count("unknown")
+        reply = yield from ask(call)
+        done += reply.count("ok") + reply.count("unknown")
     if done:
         yield from noting(events.dead_requeued(ref.all_keys, ref.whole_name, done))
     return done

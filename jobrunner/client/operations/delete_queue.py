@@ -83,18 +83,18 @@ def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
 
 
 def _delete(ref: QueueRef, states: list[bytes], force: bool) -> Operation[int]:
-    gone = told = 0
+    gone = notified = 0
     while True:
-        word, *said = yield from ask(queues.delete(ref.keys, force=force, states=states))
+        word, *rest = yield from ask(queues.delete(ref.keys, force=force, states=states))
         if word == "deleted":
             return gone
         if word == "more":
-            gone += said[0]
-        elif word == "posted" and told < _TELLS:
-            told += 1
+            gone += rest[0]
+        elif word == "posted" and notified < _TELLS:
+            notified += 1
             yield from relaying(ref.all_keys, tags=[ref.keys.tag])
         else:
-            raise QueueNotEmpty(_why(ref.name, word, said))
+            raise QueueNotEmpty(_why(ref.name, word, rest))
 
 
 def _why(name: str, word: str, said: list[int]) -> str:

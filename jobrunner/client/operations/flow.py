@@ -171,8 +171,8 @@ def send(
     except OutcomeUnknown as error:
         if sending.has_begun:
             raise _may_run(flow, error) from error
-        told = str(error).removesuffix(SEND_AGAIN)
-        raise OutcomeUnknown(f"{told}; no step of the flow was sent and none will run: enqueue it again") from error
+        problem = str(error).removesuffix(SEND_AGAIN)
+        raise OutcomeUnknown(f"{problem}; no step of the flow was sent and none will run: enqueue it again") from error
     except ServerUnavailable as error:
         if sending.may_run:
             raise _may_run(flow, error) from error
@@ -189,9 +189,9 @@ def send(
 
 
 def _may_run(flow: Flow, error: JobrunnerError) -> OutcomeUnknown:
-    told = str(error).removesuffix(SEND_AGAIN)
+    problem = str(error).removesuffix(SEND_AGAIN)
     return OutcomeUnknown(
-        f"{told}; steps of flow {flow.id} may run, and enqueued again they run twice: look at the flow first"
+        f"{problem}; steps of flow {flow.id} may run, and enqueued again they run twice: look at the flow first"
     )
 
 

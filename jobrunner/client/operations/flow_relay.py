@@ -150,12 +150,12 @@ def _arrive(keys: Keys, arrivals: Mapping[JoinRef, list[_Brought]]) -> Operation
     # One slice at a time, as a call blocks the server. The entries are removed after the last slice, so a later relay
     # goes on where this relay stopped.
     for place in large:
-        said: Any = "more"
-        while said == "more":
-            (said,) = yield EachReply([flows.collect(keys.queue(place.queue), place.join)])
-            if said == "pass":
-                said = yield from _pass_on(keys, place, found)
-        found.hear(keys, place, said)
+        verdict: Any = "more"
+        while verdict == "more":
+            (verdict,) = yield EachReply([flows.collect(keys.queue(place.queue), place.join)])
+            if verdict == "pass":
+                verdict = yield from _pass_on(keys, place, found)
+        found.hear(keys, place, verdict)
     return found
 
 

@@ -146,8 +146,8 @@ def moves(
         for n, one in enumerate(held)
     ]
     yield from _check_target(ref, to.name)
-    said = [(one.id, one.token, place, delay_ms, words) for one, words in zip(held, fields, strict=True)]
-    parts = sliced(said, lambda report: sum(map(len, report[4])), most=MOVED_AT_ONCE)
+    rows = [(one.id, one.token, place, delay_ms, words) for one, words in zip(held, fields, strict=True)]
+    parts = sliced(rows, lambda report: sum(map(len, report[4])), most=MOVED_AT_ONCE)
     return [leases.move(ref.keys, to, part, max_hops=most_hops) for part in parts]
 
 
@@ -197,8 +197,8 @@ def _payload(
         raw, encoding, after = found.raw, found.encoding.decode("utf-8", "replace"), found.after or b""
     else:
         return []
-    said = headers.encode() if isinstance(headers, str) else headers
-    context = EncryptionContext(held.id, held.attempt.type, to.tag, to.name, said, held.then)
+    encoded = headers.encode() if isinstance(headers, str) else headers
+    context = EncryptionContext(held.id, held.attempt.type, to.tag, to.name, encoded, held.then)
     raw, encoding = encrypted_payload(ref.encryption, raw, encoding, context, after=after)
     return ["payload", raw, "encoding", encoding]
 
@@ -206,8 +206,8 @@ def _payload(
 def commit_many(ref: QueueRef, given: Iterable[ReservedItem], results: Iterable[Any] | None) -> Operation[list[bool]]:
     """Returns one bool per lease, False for an item that no longer exists."""
     held = reports.own(ref, given)
-    said = reports.one_for_each(held, results, "results") or [None] * len(held)
-    return reports.verdicts(held, (yield [*reports.commit(ref, held, said)]))
+    stored = reports.one_for_each(held, results, "results") or [None] * len(held)
+    return reports.verdicts(held, (yield [*reports.commit(ref, held, stored)]))
 
 
 def rollback_many(

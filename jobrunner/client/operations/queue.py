@@ -68,10 +68,10 @@ def push_many(
                 "holds within one partition only; push these items one by one, or give on_clash a callable"
             )
         calls = [(keys, push_call(ref, keys, part, clash)) for keys, part in parts]
-        said = yield from capacity.write_parts(
+        replies = yield from capacity.write_parts(
             ref.all_keys, ref.routes, lambda: parts, [], calls, wait, just_registered=just_registered
         )
-        tell_clashes(chain.from_iterable(part for _, part in parts), chain.from_iterable(said), on_clash)
+        tell_clashes(chain.from_iterable(part for _, part in parts), chain.from_iterable(replies), on_clash)
     return [task.id for task in pushed]
 
 
@@ -178,12 +178,12 @@ def delete(ref: QueueRef, task_id: str, *, force: bool = False) -> Operation[boo
 
 def run_now(ref: QueueRef, task_id: str) -> Operation[bool]:
     """Returns whether the item was scheduled and waits now. Raises TaskGone."""
-    said, record = yield [
+    replies, record = yield [
         tasks.run_now(ref.keys, [check_id(task_id)]),
         tasks.show(ref.all_keys, task_id, queue=ref.name),
     ]
-    check_known(said[0], task_id)
-    was_scheduled: bool = said == ["ok"]
+    check_known(replies[0], task_id)
+    was_scheduled: bool = replies == ["ok"]
     if not was_scheduled and record is None:
         raise TaskGone(f"no task {task_id} in queue {ref.name!r}: it never was, or it finished and is no longer kept")
     return was_scheduled
@@ -230,8 +230,8 @@ def configure(
     if options.get("dead_letter_queue"):
         allow_forward(ref.name, options["dead_letter_queue"])
         yield queues.register_if_room(ref.all_keys, [options["dead_letter_queue"]])  # a death adds it to no registry
-    said = {f"set_{name}": str(value) for name, value in options.items()}
-    event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=who, **said)
+    details = {f"set_{name}": str(value) for name, value in options.items()}
+    event = events.note(ref.all_keys, "queue_configured", queue=ref.name, by=who, **details)
     yield from _switched(ref, wanted, event)
 
 

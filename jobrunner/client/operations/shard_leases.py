@@ -151,10 +151,10 @@ def commit_many(ref: QueueRef, given: Iterable[T], results: Iterable[Any] | None
     held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.commit_many(ref, held, results))
-    said = reports.one_for_each(held, results, "results") or [None] * len(held)
+    stored = reports.one_for_each(held, results, "results") or [None] * len(held)
     return (
         yield from _by_shard(
-            ref, held, lambda shard, places: one.commit_many(shard, _at(held, places), _at(said, places))
+            ref, held, lambda shard, places: one.commit_many(shard, _at(held, places), _at(stored, places))
         )
     )
 
@@ -201,11 +201,11 @@ def move_many(
     held = reports.listed(given, "leases")
     if _are_of(ref, held):
         return (yield from one.move_many(ref, held, queue, payloads, headers, delay, priority, max_hops))
-    said = reports.one_for_each(held, payloads, "payloads")
+    sent = reports.one_for_each(held, payloads, "payloads")
     places = _places(ref, held)
     operations: list[Operation[list[bool]]] = []
     for name, some in places.items():
-        shard, own = ref.shard(name), None if said is None else _at(said, some)
+        shard, own = ref.shard(name), None if sent is None else _at(sent, some)
         leases = reports.own(shard, _at(held, some))
         calls = yield from one.moves(shard, leases, queue, own, headers, delay, priority, max_hops)
         operations.append(_moved(leases, calls, whole_queue(ref.neighbour(queue).name)))

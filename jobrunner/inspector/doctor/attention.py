@@ -184,8 +184,8 @@ def unserved_checks(unserved: Iterable[QueueView]) -> Iterator[Check]:
     yield from map(unserved_check, worst[:_UNSERVED_NAMED])
     if rest := worst[_UNSERVED_NAMED:]:
         undone = sum(queue.open for queue in rest)
-        told = f"no worker serves {counted(len(rest), 'more queue')}, with {undone:,} to do"
-        yield warn("workers", told, "see the page Queues")
+        found = f"no worker serves {counted(len(rest), 'more queue')}, with {undone:,} to do"
+        yield warn("workers", found, "see the page Queues")
 
 
 def urgent_checks(

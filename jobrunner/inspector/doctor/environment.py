@@ -76,10 +76,10 @@ def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]
 
 def reached_check(slow_ms: float) -> Check:
     """How long an answer takes."""
-    told = f"answers in {duration(slow_ms / 1000)}"
+    found = f"answers in {duration(slow_ms / 1000)}"
     if slow_ms <= _SLOW_MS:
-        return ok("server", told)
-    return warn("server", told, "run workers near it: every batch of tasks waits so long")
+        return ok("server", found)
+    return warn("server", found, "run workers near it: every batch of tasks waits so long")
 
 
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
@@ -101,8 +101,8 @@ def facts_checks(facts: ServerFacts) -> Iterator[Check]:
     else:
         yield ok("memory", f"{size(facts.used_memory)} used")
     if facts.max_clients and facts.clients > _NEARLY_FULL * facts.max_clients:
-        told = f"{facts.clients} of at most {facts.max_clients} connections"
-        yield warn("clients", told, "raise maxclients, and the limit of open files of the server's process")
+        found = f"{facts.clients} of at most {facts.max_clients} connections"
+        yield warn("clients", found, "raise maxclients, and the limit of open files of the server's process")
     if not facts.aof:
         yield warn("durability", "the append-only file is off: a crash of the server loses tasks", "set appendonly yes")
     elif facts.aof_written:
@@ -125,16 +125,16 @@ def durability_checks(facts: ServerFacts, fsync: str, asked: str) -> Iterator[Ch
     """Whether the server can keep what the durability of a client promises. `fsync`: its policy, empty when unknown."""
     can_wait = "valkey" in facts.name or _version(facts.version) >= _WAITS_FOR_DISK
     if facts.aof and fsync == "no":
-        told = "appendfsync is no: a crash of the machine loses what the system did not write yet, often 30 s"
-        yield warn("fsync", told, "set appendfsync everysec")
+        found = "appendfsync is no: a crash of the machine loses what the system did not write yet, often 30 s"
+        yield warn("fsync", found, "set appendfsync everysec")
     elif facts.aof and fsync == "everysec" and asked == "none":
         waits = 'durability="fsync" of a client waits for it'
         yield ok("fsync", f"each second; {waits if can_wait else 'no client can wait for it on this server'}")
     if asked == "fsync" and not facts.aof:
         yield fail("promise", 'durability="fsync" without an append-only file', "set appendonly yes")
     elif asked == "fsync" and not can_wait:
-        told = f'durability="fsync" on {facts.name} {facts.version}'
-        yield fail("promise", told, "use Redis 7.2 or later, or Valkey")
+        found = f'durability="fsync" on {facts.name} {facts.version}'
+        yield fail("promise", found, "use Redis 7.2 or later, or Valkey")
     elif asked == "replicated" and not facts.replicas:
         yield fail("promise", 'durability="replicated" and no replica is connected', "attach a replica (replicaof)")
     elif asked != "none":
@@ -154,10 +154,10 @@ def clock_check(client: Client) -> Check:
     before = unix_ms()
     server_ms = broker_of(client).run(server_time())
     skew_ms = server_ms - (before + unix_ms()) / 2
-    told = f"{duration(abs(skew_ms) / 1000)} from the server's"
+    found = f"{duration(abs(skew_ms) / 1000)} from the server's"
     if abs(skew_ms) <= _SKEWED_MS:
-        return ok("clock", told)
-    return warn("clock", told, "synchronise both (NTP): at=… would be off")
+        return ok("clock", found)
+    return warn("clock", found, "synchronise both (NTP): at=… would be off")
 
 
 def _version(text: str) -> tuple[int, ...]:

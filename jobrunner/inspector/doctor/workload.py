@@ -175,9 +175,9 @@ def unknown_types(lines: Iterable[TaskRow], workers: Sequence[WorkerRecord]) -> 
 
 def unknown_type_check(one: UnknownType) -> Check:
     """The check result for an unknown job type."""
-    told = f"{one.queue}: no live worker knows the job {one.type!r}, of {one.tasks} or more tasks to do"
+    found = f"{one.queue}: no live worker knows the job {one.type!r}, of {one.tasks} or more tasks to do"
     advice = "start a worker with the module that declares it; else they fail after a day (--unknown-grace) and die"
-    return warn("job", told, advice)
+    return warn("job", found, advice)
 
 
 def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None:
@@ -283,8 +283,8 @@ def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
 
 def slots_check(worker: WorkerRecord) -> Check:
     """The check result for a worker whose slots are all held by one queue."""
-    told = f"{worker.held_by} holds all {worker.slots} slots of {worker.id} while other queues wait"
-    return warn("slots", told, cap_advice(worker.held_by, worker.concurrency), queue=worker.held_by)
+    found = f"{worker.held_by} holds all {worker.slots} slots of {worker.id} while other queues wait"
+    return warn("slots", found, cap_advice(worker.held_by, worker.concurrency), queue=worker.held_by)
 
 
 def leader_check(leads: str | None) -> Check:
@@ -316,8 +316,8 @@ def queue_checks(queue: QueueView) -> Iterator[Check]:
     if queue.is_unserved:
         yield unserved_check(queue)
     if queue.paused and queue.waiting and queue.paused_until is None:
-        told = f"{queue.name}: paused without an end, and {queue.waiting} wait"
-        yield warn("queue", told, f"jobrunner queues resume {queue.name}")
+        found = f"{queue.name}: paused without an end, and {queue.waiting} wait"
+        yield warn("queue", found, f"jobrunner queues resume {queue.name}")
     elif queue.paused:
         yield warn("queue", f"{queue.name}: paused", f"jobrunner queues resume {queue.name}")
     if queue.dead:
@@ -337,9 +337,9 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     found = _read(client, calls)
     strange = {(queue_of(line.queue), line.type) for line in found if line.type and line.type not in known}
     for queue, job in sorted(strange):
-        told = f"{queue}: tasks of job {job!r}, which the modules do not declare"
+        problem = f"{queue}: tasks of job {job!r}, which the modules do not declare"
         advice = "load its module in the worker, or correct the job's name: workers hand its tasks back, for a day"
-        yield warn("job", told, advice)
+        yield warn("job", problem, advice)
 
 
 def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iterator[Check]:
@@ -347,7 +347,7 @@ def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iter
     for other in others:
         idle, busy = sorted((here, other), key=lambda one: one.undone and not one.workers)
         if busy.undone and not busy.workers and idle.workers:
-            told = f"{busy} has {busy.undone} to do and no worker, while {idle} has {idle.workers} at work"
-            yield warn("prefix", told, "if the two should be one, use the same --url and --prefix everywhere")
+            found = f"{busy} has {busy.undone} to do and no worker, while {idle} has {idle.workers} at work"
+            yield warn("prefix", found, "if the two should be one, use the same --url and --prefix everywhere")
         elif other.undone or other.workers:
             yield ok("prefix", f"{other} is in use too: {other.undone} to do, {other.workers} at work")

@@ -162,11 +162,11 @@ class _AttemptObserver:
 
     @contextmanager
     def _noted(self, attempt: Attempt) -> Iterator[list[Outcome]]:
-        run, said = self._recorder.run(attempt), list[Outcome]()
+        run, outcomes = self._recorder.run(attempt), list[Outcome]()
         try:
-            yield said
+            yield outcomes
         finally:
-            self._recorder.run(attempt, run=run, outcome=type(said[0]).__name__ if said else "raised")
+            self._recorder.run(attempt, run=run, outcome=type(outcomes[0]).__name__ if outcomes else "raised")
 
 
 def install(folder: Path) -> Callable[[], None]:

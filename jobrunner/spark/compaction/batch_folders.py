@@ -292,8 +292,8 @@ class _Compaction:
         files, folder = [], self._path / name
         with suppress(FileNotFoundError):
             for at in _data_files(folder):
-                said = at.stat()
-                files.append((str(at.relative_to(folder)), said.st_size, said.st_mtime_ns, said.st_ino))
+                stat = at.stat()
+                files.append((str(at.relative_to(folder)), stat.st_size, stat.st_mtime_ns, stat.st_ino))
             return _Source(name, tuple(files))
         return None
 

@@ -151,10 +151,10 @@ def _with_bounds(first: Any, sources: Sequence[Path]) -> bool | list[str]:
 
 
 def _may_have_nan(column: Any) -> bool:
-    told = column.statistics
-    if told is None or not told.has_min_max:
-        return told is None or told.num_values > 0
-    return math.isnan(told.min) or math.isnan(told.max)
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max:
+        return statistics is None or statistics.num_values > 0
+    return math.isnan(statistics.min) or math.isnan(statistics.max)
 
 
 def _copy(source: Path, schema: Any, writer: Any) -> int:

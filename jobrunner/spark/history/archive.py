@@ -188,8 +188,8 @@ class _ArchiveRun:
             self._tell(f"writing {total} tasks of {len(set(map(whole_queue, wanted)))} queues")
             self.claim.check()
             held = self.claim.cancellable()
-            told = self._watch(total)
-            with self._failing(), held, told as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
+            watched = self._watch(total)
+            with self._failing(), held, watched as seen, telling_rows(self._spark, seen, of_table=self.place.is_atomic):
                 self._write_files(window, sorted(wanted), adds=bool(there))
             there = self._archived(window)
         return there

@@ -174,8 +174,8 @@ def reading(path: str) -> Iterator[None]:
             raise
         condition = error.getCondition() if isinstance(error, AnalysisException) else None
         reason = _NO_FILES.get(condition or "")
-        told = f"{reason}; make one: jobrunner history archive --to {path}" if reason else error_line(error)
-        raise InvalidOption(f"{path} cannot be read as an archive: {told}") from error
+        message = f"{reason}; make one: jobrunner history archive --to {path}" if reason else error_line(error)
+        raise InvalidOption(f"{path} cannot be read as an archive: {message}") from error
 
 
 def _check_is_archive(path: str, found: DataFrame, needed: Sequence[str]) -> None:

@@ -87,8 +87,8 @@ def replay(selected: DataFrame, run: Replay) -> dict[str, Replayed]:
 
     Raises QueueFull through Spark. Tasks added before the error stay; the same replay, run again, adds the rest.
     """
-    told = selected.mapInArrow(Shipped(partial(_add, run)), "queue string, added long, there long")
-    sums = told.groupBy("queue").agg(F.sum("added").alias("added"), F.sum("there").alias("there")).orderBy("queue")
+    counts = selected.mapInArrow(Shipped(partial(_add, run)), "queue string, added long, there long")
+    sums = counts.groupBy("queue").agg(F.sum("added").alias("added"), F.sum("there").alias("there")).orderBy("queue")
     return {row.queue: Replayed(row.added, row.there) for row in sums.collect()}
 
 

@@ -68,8 +68,8 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Each table as a list of its rows; lengths in seconds, shares of 1."""
-        told = {"source": self.source, "selected": self.selected, "bucket_s": self.bucket_s}
-        return told | {table.name: table.records() for table in self.tables}
+        options = {"source": self.source, "selected": self.selected, "bucket_s": self.bucket_s}
+        return options | {table.name: table.records() for table in self.tables}
 
 
 _MOST_ROWS = 30

@@ -49,24 +49,24 @@ def page(report: Report) -> str:
 def _head(report: Report) -> str:
     summary, names = report.table("summary"), report.selected
     first, last = summary.rows[0][:2]
-    told = f"{instant_text(first)} to {instant_text(last)} UTC"
+    period = f"{instant_text(first)} to {instant_text(last)} UTC"
     chosen = "".join(f", {escape(name)} {escape(value)}" for name, value in names.items())
     note = f'<p class="note">{escape(summary.note)}</p>' if summary.note else ""
     cards = f'<div class="facts">{"".join(_cards(summary))}</div>'
-    return f'<h1>Finished tasks</h1><p class="soft">{escape(report.source)} · {told}{chosen}</p>{cards}{note}'
+    return f'<h1>Finished tasks</h1><p class="soft">{escape(report.source)} · {period}{chosen}</p>{cards}{note}'
 
 
 def _cards(summary: Table) -> Iterator[str]:
     """Six cards, a number that fills rows of six, three or two."""
     headings, (cells,) = shown(summary)
-    told = {
+    facts = {
         column.name: (heading, cell) for column, heading, cell in zip(summary.columns, headings, cells, strict=True)
     }
     for name in ("tasks", "per_s", "dead", "retried"):
-        yield _card(*told[name])
+        yield _card(*facts[name])
     for what in ("wait", "run"):
-        heading, median = told[f"{what}_p50"]
-        yield _card(heading, median, " · ".join(f"{rank} {told[f'{what}_{rank}'][1]}" for rank in ("p95", "p99")))
+        heading, median = facts[f"{what}_p50"]
+        yield _card(heading, median, " · ".join(f"{rank} {facts[f'{what}_{rank}'][1]}" for rank in ("p95", "p99")))
 
 
 def _card(name: str, value: str, more: str = "") -> str:
@@ -173,8 +173,8 @@ def _note(table: Table) -> str:
 
 
 def _folded(table: Table, title: str = "") -> str:
-    told = title or f"{table.title}, as a table"
-    return f"<details><summary>{escape(told)}</summary>{_table(table)}</details>"
+    label = title or f"{table.title}, as a table"
+    return f"<details><summary>{escape(label)}</summary>{_table(table)}</details>"
 
 
 def _table(table: Table) -> str:

@@ -128,7 +128,7 @@ class RowPacker:
             raise InvalidName(f"{self._row(at, payloads[at])}: column {name!r}: {error}") from error
 
     def _mores(self, columns: Columns, payloads: list[bytes]) -> list[bytes]:
-        said: list[dict[str, Any]] = []
+        replies: list[dict[str, Any]] = []
         for column, word, read, told in _STEERING:
             for at, value in enumerate(columns.get(column, ())):
                 if value is None:
@@ -138,21 +138,21 @@ class RowPacker:
                 except (ValueError, TypeError) as error:
                     what = f"column {column!r} is {value!r}; give {told}"
                     raise InvalidOption(f"{self._row(at, payloads[at])}: {what}") from error
-                said = said or [{"new": 1} for _ in payloads]
-                said[at][word] = found
+                replies = replies or [{"new": 1} for _ in payloads]
+                replies[at][word] = found
         if self._definition is not None and (name := self._definition.options.partition_by) is not None:
-            said = said or [{"new": 1} for _ in payloads]
-            for more, payload in zip(said, payloads, strict=True):
+            replies = replies or [{"new": 1} for _ in payloads]
+            for more, payload in zip(replies, payloads, strict=True):
                 key = key_of(getattr(self._definition.parameters.read(payload), name))
                 more |= {} if key is None else {"key": key}
-        if not said:
+        if not replies:
             return [_NEW] * len(payloads)
-        both = next((at for at, one in enumerate(said) if "delay_ms" in one and "at_ms" in one), None)
+        both = next((at for at, one in enumerate(replies) if "delay_ms" in one and "at_ms" in one), None)
         if both is not None:
             raise InvalidOption(
                 f"{self._row(both, payloads[both])}: both '_delay' and '_at' are given; give one of them"
             )
-        return list(map(_encode, said))
+        return list(map(_encode, replies))
 
     def _row(self, at: int, payload: bytes) -> str:
         shown = payload[:_LONGEST_SHOWN].decode(errors="replace")

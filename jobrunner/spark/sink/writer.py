@@ -162,17 +162,17 @@ class _NamedWrite:
             return _stage(lease, self._options, self._shape, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message for message in messages if isinstance(message, StagedWrite)]
-        if not told:
+        staged = [message for message in messages if isinstance(message, StagedWrite)]
+        if not staged:
             return
         with _batches(self._options) as batches:
-            if any(message.is_over for message in told):
-                lease = batches.open(lease_s=UNBEGUN_LEASE_S, batch_id=told[0].batch, attempt=self._attempt)
+            if any(message.is_over for message in staged):
+                lease = batches.open(lease_s=UNBEGUN_LEASE_S, batch_id=staged[0].batch, attempt=self._attempt)
                 _roll_forward(lease)
-                self._check_same(lease.rows_before, sum(message.rows for message in told))
+                self._check_same(lease.rows_before, sum(message.rows for message in staged))
                 _log.info("the micro-batch was written before; nothing is added", queue=self._options.queue)
             else:
-                _decide(batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S), messages)
+                _decide(batches.resume(staged[0].batch, staged[0].epoch, lease_s=LEASE_S), messages)
 
     def _check_same(self, before: int | None, rows: int) -> None:
         """Refuses another micro-batch that has the number of an earlier one, as its rows would be lost."""
@@ -185,10 +185,10 @@ class _NamedWrite:
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        told = [message for message in messages if isinstance(message, StagedWrite) and not message.is_over]
-        if told:
+        staged = [message for message in messages if isinstance(message, StagedWrite) and not message.is_over]
+        if staged:
             with _batches(self._options) as batches, suppress(BatchLost):
-                batches.resume(told[0].batch, told[0].epoch, lease_s=LEASE_S).dissolve()
+                batches.resume(staged[0].batch, staged[0].epoch, lease_s=LEASE_S).dissolve()
 
 
 def _target_of(options: WriteOptions) -> tuple[str, ...]:
@@ -213,8 +213,8 @@ def _stage(
 
 
 def _decide(lease: BatchLease, messages: list[WriterCommitMessage | None]) -> None:
-    told = [message for message in messages if isinstance(message, StagedWrite) and message.rows]
-    lease.decide({message.nonce: message.rows for message in told}, rest="succeeded")
+    staged = [message for message in messages if isinstance(message, StagedWrite) and message.rows]
+    lease.decide({message.nonce: message.rows for message in staged}, rest="succeeded")
     _roll_forward(lease)
 
 

@@ -266,17 +266,17 @@ class BatchFailures:
             pause_s = self._pauses.after(verdict.pause, monotonic() - run_s)
             may_be_of_items = failed.is_divisible and (cause is not Cause.CODE or evidence.has_worked)
             self.others.wanted = verdict.fate is not Fate.COUNTED and pause_s > 0 and may_be_of_items
-        told = f"{line} ({place})" if place else line
+        described = f"{line} ({place})" if place else line
         if verdict.fate is Fate.COUNTED:
-            return self._failed(lease, told, cause, run_s), told
-        if pause_s and self._stops(told, compared(line, may_pass=may_pass)):
+            return self._failed(lease, described, cause, run_s), described
+        if pause_s and self._stops(described, compared(line, may_pass=may_pass)):
             _log.error("station stops: the error is no item's", queue=lease.queue, batch=lease.id, items=lease.size,
-                       error=told, pauses_s=pause_s)  # fmt: skip
+                       error=described, pauses_s=pause_s)  # fmt: skip
         else:
-            _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=told, pauses_s=pause_s)
+            _log.info("batch handed back", queue=lease.queue, batch=lease.id, error=described, pauses_s=pause_s)
         if verdict.fate is Fate.DIVIDED:
-            return self._divide(lease, told), told
-        return self._release(lease, _behind(pause_s)), told
+            return self._divide(lease, described), described
+        return self._release(lease, _behind(pause_s)), described
 
     def _stops(self, reason: str, error: str) -> bool:
         """Records the reason of a stop. Returns whether `error` differs from the error of the previous stop."""

@@ -112,9 +112,9 @@ def _without_name_of_null(df: DataFrame, path: str, partition_by: Sequence[str])
     as_spark = str if conf_of(df.sparkSession, "spark.sql.caseSensitive") == "true" else str.lower
     texts = {as_spark(one.name) for one in df.schema.fields if isinstance(one.dataType, StringType)}
     for name in [one for one in partition_by if as_spark(one) in texts]:
-        told = (f"rows for {path} are partitioned by column {name!r}, and have a value {_FOLDER_OF_NULL!r}, which "
+        problem = (f"rows for {path} are partitioned by column {name!r}, and have a value {_FOLDER_OF_NULL!r}, which "
                 "readers take for null")  # fmt: skip
-        fails = F.raise_error(F.lit(told)).cast("boolean")
+        fails = F.raise_error(F.lit(problem)).cast("boolean")
         df = df.where(F.when(F.col(quoted(name)) == _FOLDER_OF_NULL, fails).otherwise(True))
     return df
 

@@ -80,8 +80,8 @@ def check_output(returned: Any, rules: RowRules) -> tuple[DataFrame, dict[str, s
     StationError."""
     who = f"station {rules.station!r}"
     if not isinstance(returned, DataFrame):
-        said = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
-        raise StationError(f"{who} returned {said}: return a DataFrame")
+        described = "nothing" if returned is None else f"{type(returned).__name__} {returned!r}"[:80]
+        raise StationError(f"{who} returned {described}: return a DataFrame")
     if returned.isStreaming:
         raise StationError(f"{who} returned a streaming DataFrame: return one made from df")
     if twice := same_names(returned.sparkSession, returned.columns):

@@ -93,8 +93,8 @@ def shape_of(schema: str | StructType | None, queue: str) -> PayloadShape:
     try:
         columns = schema if isinstance(schema, StructType) else cast(StructType, StructType.fromDDL(schema))
     except PySparkException as error:
-        said = first_line(error).partition(" SQLSTATE")[0].rstrip(".")
-        raise InvalidOption(f"schema={schema!r} of queue {queue!r}: {said}; write 'id int, name string'") from error
+        reason = first_line(error).partition(" SQLSTATE")[0].rstrip(".")
+        raise InvalidOption(f"schema={schema!r} of queue {queue!r}: {reason}; write 'id int, name string'") from error
     for column in columns.fields:
         if column.name.startswith("_"):
             raise InvalidOption(

@@ -183,10 +183,10 @@ def _make_new(
         parent = None if task_id is None else task_id.decode()
         # A source is no item, so these ids are all digest: with a time in front, two of a million might be equal.
         words[4 * place] = derived_id(parent or f"new.{source}", f"{source}.{before + place}", tag)
-        said = more.setdefault(place, {})
-        said["new"] = 1
+        entries = more.setdefault(place, {})
+        entries["new"] = 1
         if parent is not None:
-            said["parent"] = parent
+            entries["parent"] = parent
 
 
 def _wrong(rules: RowRules, column: str, value: object, task_id: bytes | None, what: str) -> PipelineError:

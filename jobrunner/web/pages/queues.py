@@ -105,10 +105,10 @@ def shown_settings(
     """(name, value, origin, declared value), formatted, for every setting that differs from its default or was changed
     by hand."""
     plain = read_settings({})
-    told = [(name, getattr(settings, name), origins.get(name, SettingOrigin())) for name in QueueSettings.__slots__]
+    rows = [(name, getattr(settings, name), origins.get(name, SettingOrigin())) for name in QueueSettings.__slots__]
     return [
         (name.replace("_", " "), _shown(value), origin, _shown(origin.declared))
-        for name, value, origin in told
+        for name, value, origin in rows
         if value != getattr(plain, name) or origin.is_overridden
     ]
 
@@ -162,11 +162,11 @@ def _limit(context: Context) -> Done:
     if not options:
         raise Refused("no limit is given, or each as it was: max_inflight, max_size, rate_max, fair, history_for, …")
     configure_as(context.client.queue(name), context.identity.name, options)
-    said = ", ".join(
+    changes = ", ".join(
         f"{option.replace('_', ' ')} {'lifted' if value is None else _shown(value)}"
         for option, value in options.items()
     )
-    return _done(context, name, f"limits of queue {name}: {said}")
+    return _done(context, name, f"limits of queue {name}: {changes}")
 
 
 def _rate_of(form: RequestParameters, option: str) -> RateLimit | None:

@@ -193,10 +193,10 @@ def _edit(context: Context) -> Done:
 def _cancel(context: Context) -> Done:
     found, client = context.form.one_of("state", STATES, ""), context.client
     record = _existing(context)
-    said = "is asked to stop" if record.state is TaskState.PENDING else "is cancelled"
+    outcome = "is asked to stop" if record.state is TaskState.PENDING else "is cancelled"
     place = TaskRef(keys_of(client), encryption_of(client), record.id, record.queue)
     changed = run_operation(broker_of(client), cancel(place, leave=left_of(found)))
-    return _done(context, record, said, changed=changed)
+    return _done(context, record, outcome, changed=changed)
 
 
 def _delete(context: Context) -> Done:
