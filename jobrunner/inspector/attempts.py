@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from jobrunner.attempt import mark_in, mark_of, number_from
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.call import Call, command, whole
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.item import read_headers
 from jobrunner.client.operations.dead_and_history import REPLAYED_FROM
@@ -238,16 +238,30 @@ class TimelineEvent:
     """The release of that worker while it lives; else empty."""
 
 
-def timeline(record: TaskRecord, workers: Iterable[WorkerRecord] = ()) -> list[TimelineEvent]:
+def timeline(
+    record: TaskRecord, workers: Iterable[WorkerRecord] = (), holder: LeaseHolder | None = None
+) -> list[TimelineEvent]:
     """The moments of a task, the earliest first. Of its failed attempts the last ten are known; `workers`: the live
-    workers, for the names of workers that did not report."""
+    workers, for the names of workers that did not report; `holder`: of a pending task, for the start of its attempt."""
     found = [_begin(record)]
     found += [_failed(failure, workers) for failure in record.failures]
-    if record.state is not TaskState.WAITING and (started := read_instant(record.fields.get("started_at"))) is not None:
+    if (started := _last_start(record, holder)) is not None:
         found.append(TimelineEvent(kind="started", at=started, attempt=record.attempts))
     if record.when is not None:
         found += _end(record, record.when)
     return sorted(found, key=lambda moment: moment.at)  # stable: events with equal times keep this order
+
+
+def _last_start(record: TaskRecord, holder: LeaseHolder | None) -> datetime | None:
+    """When the last attempt began, as its worker reports or measured it; else when it was handed out, if that is known.
+    Several seconds may lie between, in which a worker holds a task behind others."""
+    if record.state is TaskState.WAITING:
+        return None
+    if holder is not None and holder.worker is not None:
+        return None if holder.running is None else holder.running.began
+    if record.state in _LAST and record.when is not None and (run_ms := record.fields.get("run_ms")) is not None:
+        return record.when - timedelta(milliseconds=whole(run_ms))
+    return read_instant(record.fields.get("started_at"))
 
 
 def _begin(record: TaskRecord) -> TimelineEvent:

@@ -69,7 +69,7 @@ def _task(context: Context) -> tuple[str, Values]:
         "task": (visible := _shown(context, record)),
         "brief_error": short_traceback(visible.error),
         "encrypted": ENCRYPTED,
-        "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers)],
+        "moments": [replace(one, text=text_of(one.text)) for one in timeline(record, seen.look.workers, holder)],
         "holder": holder,
         "payload": record.placeholder or shown(context, _decoded(record.payload, record)),
         "flow": flow_id_of(record),

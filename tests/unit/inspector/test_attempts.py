@@ -1,5 +1,7 @@
 """The worker that holds a task, found on a real server with heartbeats of workers that do not run."""
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.clock import from_ms
 from jobrunner.inspector.attempts import (
     at_work,
     holder_of,
@@ -68,6 +71,31 @@ def test_a_worker_that_is_gone_is_known_by_its_mark_and_a_program_not_at_all(cli
 
     assert (gone.mark, gone.worker) == ("00c0de", None)
     assert (program.mark, program.worker) == ("", None)
+
+
+def test_an_attempt_starts_when_its_worker_began_it_and_not_when_it_was_handed_out(
+    client: Client, held: Any, clock: Any
+) -> None:
+    now_ms = clock.set()
+    client.queue("mail").configure(history=timedelta(days=1))
+    task, attempt = held("a", ONE)
+
+    def started(record: Any) -> Any:
+        holder = holder_of(client, record, client.workers())
+        return [one.at for one in timeline(record, holder=holder) if one.kind == "started"]
+
+    assert started(task.record()) == [from_ms(now_ms)], "no more is known without a word of the worker"
+    announce(client, ONE)
+    assert started(task.record()) == [], "it waits in the worker"
+    announce(client, ONE, running=[["mail", "a", "Send", 1, now_ms + 600]])
+    assert started(task.record()) == [from_ms(now_ms + 600)]
+
+    clock.advance(900)
+    report = (attempt.id, attempt.token, 60_000, "succeeded", b"", b"", "Send")
+    broker_of(client).run(leases.commit(keys_of(client).queue("mail"), [report]))
+    ended = task.record()
+    measured = replace(ended, fields={**ended.fields, "run_ms": b"300"})
+    assert (started(ended), started(measured)) == ([from_ms(now_ms)], [from_ms(now_ms + 600)])
 
 
 def test_nobody_holds_a_task_that_waits(client: Client) -> None:
