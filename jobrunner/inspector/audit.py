@@ -59,7 +59,7 @@ def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
     Returns False if the server refuses it. That does not undo the action, and the log record is written in any case.
     """
     entry = {name: _on_one_line(text) for name, text in fields.items()}
-    text = "{action} {what} by {who} ({role}) from {address}: {outcome}".format_map(entry)
+    text = _sentence(**entry)
     _log.info("%s", text, extra=entry)
     if not in_stream:
         return True
@@ -72,6 +72,12 @@ def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
         _log.warning("the audit log on the server has no entry of the last action, %s: %s", text, error)
         return False
     return True
+
+
+def _sentence(*, who: str, role: str, action: str, what: str, outcome: str, address: str) -> str:
+    """An entry in one line, without the parts that it lacks."""
+    parts = (action, what, f"by {who}", role and f"({role})", address and f"from {address}")
+    return f"{' '.join(filter(None, parts))}: {outcome}"
 
 
 @dataclass(slots=True)

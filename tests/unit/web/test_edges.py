@@ -156,7 +156,9 @@ def test_refusals_and_failed_logins_cannot_flood_the_audit_log(
     actions = noted(raw, keys)
     assert [action for action, _ in actions] == ["login"] + ["refused"] * 5
     assert actions[-1][1].endswith("(more of them are counted for 15 minutes)")
-    assert len([one for one in caplog.records if one.name == "jobrunner.audit"]) == 6
+    told = [one.message for one in caplog.records if one.name == "jobrunner.audit"]
+    assert len(told) == 6
+    assert told[0] == "login by vic (viewer) from 127.0.0.1: let in without a session"
     now = notes_module.monotonic()
     monkeypatch.setattr(notes_module, "monotonic", lambda: now + 1000)
     vic.post_form("/queues/mail/pause", headers=JSON)
