@@ -125,8 +125,7 @@ class PeriodicRecord:
     last: datetime | None
     """The last tick that fired or was skipped."""
     next: datetime
-    """The next tick. An overdue tick is in the past: it was due more than half a minute ago, a worker knows the job,
-    and no leader has fired it."""
+    """The next tick; in the past when it is `overdue`."""
     task: str | None
     """Id of the task of the last tick that fired."""
     fired: int
@@ -137,6 +136,8 @@ class PeriodicRecord:
     """Whether a worker published the job within the last minute; otherwise no tick fires."""
     enabled: bool = True
     """Whether ticks fire; False for a disabled job."""
+    overdue: bool = False
+    """Whether the next tick was due more than half a minute ago, a worker knows the job, and no leader has fired it."""
     recent: tuple[PeriodicTick, ...] = ()
     """The last 20 ticks, the latest first; a leader of 0.1.0 does not record its ticks."""
     problem: str = ""
@@ -237,12 +238,13 @@ def _periodic(
     state: Mapping[str, bytes] = {} if isinstance(found, Exception) else found
     last_ms, fired, skipped = (whole(state.get(name)) for name in ("last", "fired", "skipped"))
     counted_from = from_ms(last_ms) if last_ms else None
+    following = _next(schedule, counted_from, now, served=served)
     return PeriodicRecord(
         name=definition.name,
         queue=definition.queue,
         schedule=schedule.describe(),
         last=counted_from if fired or skipped else None,
-        next=_next(schedule, counted_from, now, served=served),
+        next=following,
         task=state["task"].decode("utf-8", "replace") if "task" in state else None,
         fired=fired,
         skipped=skipped,
@@ -250,6 +252,7 @@ def _periodic(
         overlap=definition.overlap,
         served=served,
         enabled="disabled" not in state,
+        overdue=following < now,
         recent=_ticks(state.get("recent", b"")),
         problem=str(found) if isinstance(found, Exception) else "",
     )

@@ -72,7 +72,7 @@ def test_a_tick_that_no_leader_fired_is_overdue_while_a_worker_knows_the_job(
 
     (beat,) = client.periodics()
 
-    assert beat.next == (due if overdue else due + timedelta(hours=1))
+    assert (beat.next, beat.overdue) == (due if overdue else due + timedelta(hours=1), overdue)
 
 
 def test_the_last_ticks_are_read_without_those_that_are_damaged(client: Client, state: Any) -> None:

@@ -12,6 +12,7 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.clock import utc_now
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task, new_id
 from jobrunner.web.pages import all_pages
@@ -393,3 +394,14 @@ def test_a_duration_of_a_task_has_a_unit_for_people(browse, client, raw):
     assert "<dt>keepalive</dt><dd>5 min</dd>" in text
     assert "<dt>run ms</dt><dd>damaged</dd>" in text
     assert dict(facts)["keepalive ms"] == "300000", "programs read the number"
+
+
+@pytest.mark.parametrize("fields", [{}, {"disabled": 1}])
+def test_a_periodic_job_whose_tick_no_leader_fires_is_overdue(browse, client, raw, fields):
+    job = PeriodicDefinition(name="Nightly", queue="mail", schedule={"every": 3600}, payload=b"{}", catch_up="last",
+                             overlap="skip", jitter=0.0)  # fmt: skip
+    broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"Nightly": msgspec.json.encode(job)}))
+    state = {"last": round((utc_now().timestamp() - 3700) * 1000), **fields}
+    raw.hset(keys_of(client).queue("mail").periodic("Nightly"), mapping=state)
+
+    assert (">overdue</span>" in browse().get("/periodic").text) == (not fields)
