@@ -5,7 +5,7 @@ many.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_any_queue
@@ -129,7 +129,7 @@ def _history(context: Context) -> tuple[str, Values]:
         "nav": seen.nav,
         "search": replace(view, queues=[queue.name for queue in seen.look.queues if queue.done]),
         "kept": kept,
-        "records": [(row, _took_s(row)) for row in found.tasks],
+        "records": [{**asdict(row), "took_s": _took_s(row)} for row in found.tasks],
         "finished": view.finished,
         "onward": view.onward,
     }
