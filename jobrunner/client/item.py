@@ -22,6 +22,8 @@ from jobrunner.settings import Duration
 from jobrunner.task import check_size
 
 LONGEST_KEY = 256
+MOST_HEADERS_BYTES = 64 << 10
+"""A hand-out reads the headers of its tasks, which its bound on payloads does not count."""
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -157,16 +159,22 @@ def read_headers(raw: bytes | None) -> dict[str, str]:
 
 
 def write_headers(headers: Mapping[str, str]) -> bytes:
-    """JSON of headers. Raises InvalidOption unless they are strings by name."""
+    """JSON of headers. Raises InvalidOption unless they are strings by name, of 64 KiB in all."""
     if not isinstance(headers, Mapping):
         raise InvalidOption(f"headers={describe(headers)}: give strings by name")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidOption(f"header {describe(name)}: {describe(value)}: give strings")
     try:
-        return msgspec.json.encode(dict(headers))
+        written = msgspec.json.encode(dict(headers))
     except UnicodeEncodeError as error:
         raise InvalidOption(f"headers={describe(headers)}: give strings without lone surrogates: {error}") from error
+    if len(written) > MOST_HEADERS_BYTES:
+        raise InvalidOption(
+            f"headers of {len(written):,} bytes, such as {max(headers, key=lambda name: len(headers[name]))!r}: give "
+            f"{MOST_HEADERS_BYTES:,} at most, and put large data into the payload"
+        )
+    return written
 
 
 def check_partition(partition: object) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobrunner.client.client import Client, keys_of
-from jobrunner.errors import PayloadTooLarge, UsageError
+from jobrunner.errors import InvalidOption, PayloadTooLarge, UsageError
 from jobrunner.task import Task, new_id
 from tests.support.server import Server
 
@@ -35,6 +35,19 @@ def test_more_than_one_step_may_hold_is_refused_and_nothing_is_pushed(
     with pytest.raises(UsageError, match=rf"push_many of {said}.*up to 100,000 items and 64 MiB at a time"):
         way.queue("mail").push_many(payloads)
     assert trips == []
+
+
+def test_headers_have_a_limit_of_their_own(way: Any, trips: list[int]) -> None:
+    largest = {"tenant": "t1", "trace": "x" * (64 * 1024 - 26)}
+
+    with pytest.raises(InvalidOption, match="headers of 65,537 bytes, such as 'trace': give 65,536 at most"):
+        way.queue("line/mail").push(1, headers=largest | {"trace": largest["trace"] + "x"})
+    assert trips == []
+    way.queue("line/mail").push(1, headers=largest)
+    (lease,) = way.queue("line/mail").reserve()
+    assert lease.headers == largest
+    with pytest.raises(InvalidOption, match="headers of"):
+        lease.move("line/late", headers={"more": "y"})
 
 
 def enqueue(way: Any, *payloads: bytes, headers: bytes | None = None) -> None:
