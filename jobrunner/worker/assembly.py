@@ -28,7 +28,6 @@ from jobrunner.worker.batch_drivers import BatchDrivers
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
-from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.gates import Gates, gate_of
 from jobrunner.worker.heartbeat import Commands, Heartbeat, HeartbeatListener, HiddenNames, Registration
@@ -44,7 +43,7 @@ from jobrunner.worker.queues import (
     tried_once,
     warn_of_open_batches,
 )
-from jobrunner.worker.report.attempt_log import AttemptLog
+from jobrunner.worker.report.attempt_log import AttemptEvents, AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.child import write_greeting
@@ -175,14 +174,8 @@ class Assembly:
             drivers.check(broker, self._keys)
             warn_of_open_batches(list(shards.weights), broker, self._keys)
         tasks = self._task_parts(fetched, shards, guard.keeper.leases, cleaner)
-        unknown = UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace)
         fetcher = Fetcher(
-            tasks,
-            AttemptEvents(self._broker, self._keys, self._worker_id, writes=settings.events == "all"),
-            unknown,
-            self._complaints,
-            max_tasks=self._exact_tasks,
-            isolates=settings.executor != "processes",
+            tasks, self._complaints, max_tasks=self._exact_tasks, isolates=settings.executor != "processes"
         )
         rotation = tasks.rotation
         coordinator = self._coordinator(rotation.queues, lambda: rotation.polled if fetcher.reserves else ())
@@ -190,7 +183,7 @@ class Assembly:
         monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
 
         def observe(begun: Sequence[Attempt]) -> dict[str, Arg]:
-            problem = tasks.executor.problem() or unknown.problem()
+            problem = tasks.executor.problem() or tasks.unknown.problem()
             return {"leads": int(coordinator.leads), "held_by": monitor.check(begun), "problem": problem}
 
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
@@ -236,6 +229,7 @@ class Assembly:
         settings, finished = self._settings, FinishedAttempts()
         poll_s, caps = longest_poll_s(settings.poll), caps_of(fetched, settings.max_per_queue)
         weights = shards.weights
+        events = AttemptEvents(self._broker, self._keys, self._worker_id) if settings.events == "all" else None
         return TaskParts(
             broker=self._broker,
             keys=self._keys,
@@ -250,6 +244,8 @@ class Assembly:
             notifier=Notifier(self._broker, self._keys, weights, complaints=self._complaints),
             stats=self._stats,
             log=AttemptLog(),
+            unknown=UnknownJobs(0.0 if self._state.until is RunUntil.DRAINED else settings.unknown_grace),
+            events=events,
             cleaner=cleaner,
             shards=shards,
             leases_are_short=shortest_lease_s() * 1000 < SHORT_MS,

@@ -16,7 +16,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
-from jobrunner.worker.fetch.reporting import AttemptEvents, Reporting
+from jobrunner.worker.fetch.reporting import Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
 from jobrunner.worker.fetch.turn import (
     FetchTurn,
@@ -26,7 +26,6 @@ from jobrunner.worker.fetch.turn import (
     UnreadReservations,
     reserve,
 )
-from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.shards import ServedShards
 
 _NO_KEEPER_PAUSE_S = 0.05
@@ -46,15 +45,14 @@ class Fetcher:
     """
 
     def __init__(
-        self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs, complaints: Complaints | None = None, *,
-        max_tasks: int = 0, isolates: bool = True,
-    ) -> None:  # fmt: skip
+        self, parts: TaskParts, complaints: Complaints | None = None, *, max_tasks: int = 0, isolates: bool = True
+    ) -> None:
         self._parts = parts
         self._rotation = parts.rotation
         self._capped = parts.rotation if isinstance(parts.rotation, CappedRotation) else None
         self._prefetch = parts.prefetch
         self._executor = parts.executor
-        self.reporting = Reporting(parts, events, unknown)
+        self.reporting = Reporting(parts)
         self._intake = Intake(parts, self.reporting.backpressure, isolates=isolates)
         self._quarantine = self._intake.quarantine
         self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)

@@ -20,7 +20,8 @@ from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure
 from jobrunner.worker.lease_keeper.keeper_link import HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
-from jobrunner.worker.report.attempt_log import AttemptLog
+from jobrunner.worker.report.attempt_log import AttemptEvents, AttemptLog
+from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
 from jobrunner.worker.run.executor import CANNOT_START, START_HINT, CannotStartError, Executor, FinishedAttempts
 from jobrunner.worker.shards import ServedShards
@@ -47,6 +48,9 @@ class TaskParts:
     notifier: Notifier
     stats: StatsRecorder
     log: AttemptLog
+    unknown: UnknownJobs
+    events: AttemptEvents | None = None
+    """None unless the worker writes the end of every attempt as an event."""
     cleaner: PayloadCleaner | None = None
     """None without a payload store."""
     release: str = ""

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jobrunner.attempt import Attempt
-from jobrunner.broker.broker import Broker
-from jobrunner.broker.call import Call, text
-from jobrunner.broker.calls import events
+from jobrunner.broker.call import text
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
@@ -32,8 +30,8 @@ from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
-from jobrunner.worker.report.reported_outcome import QueueBackoffs, UnknownJobs, encrypted_outcome
-from jobrunner.worker.report.stats import COUNTED, TOO_LATE, UNSURE
+from jobrunner.worker.report.reported_outcome import QueueBackoffs, encrypted_outcome
+from jobrunner.worker.report.stats import UNSURE
 from jobrunner.worker.run.error_outcome import refused
 
 _REFUSALS = 50
@@ -46,42 +44,6 @@ _ENDINGS: dict[type, str] = {
 _log = SafeLogger("jobrunner.fetcher")
 
 
-class AttemptEvents:
-    """Writes the end of every attempt as an event, for workers with `events="all"` (here `writes`).
-
-    It writes all events of a turn in one round trip, once the replies to the reports are known. An event that the
-    server refuses is dropped: events delay no work.
-    """
-
-    def __init__(self, broker: Broker, keys: Keys, worker_id: str, *, writes: bool) -> None:
-        self._broker, self._keys, self._worker_id, self._writes = broker, keys, worker_id, writes
-        self._unsent: list[Call[None]] = []
-
-    def observe(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
-        """Collects events of ended attempts by the server's replies; released attempts did not end."""
-        if self._writes:
-            for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
-                if ended := _ended(outcome, verdict):
-                    self._unsent.append(self._event(attempt, outcome, ended))
-
-    def send(self) -> None:
-        """Writes the collected events."""
-        if self._unsent:
-            calls, self._unsent = self._unsent, []
-            try:
-                self._broker.run_many(calls)
-            except JobrunnerError:
-                return
-
-    def _event(self, attempt: Attempt, outcome: Outcome, ended: str) -> Call[None]:
-        return events.note(
-            self._keys, "attempt_ended", queue=attempt.queue, task=attempt.id, job=attempt.type, worker=self._worker_id,
-            outcome=ended, attempt=attempt.number,
-            run_ms=round(attempt.run_s * 1000) if attempt.run_s >= 0 else "",
-            error=outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else "",
-        )  # fmt: skip
-
-
 class AfterReport:
     """Work after the server accepted a report: drops the lease, counts and logs the end, writes its event, and passes
     it on to its flow.
@@ -89,12 +51,12 @@ class AfterReport:
     Its length counts the open steps. `take` costs nothing; `note` does not use the server; `pass_on` does.
     """
 
-    def __init__(self, parts: TaskParts, events: AttemptEvents) -> None:
+    def __init__(self, parts: TaskParts) -> None:
         self._broker = parts.broker
         self._keys = parts.keys
         self._leases = parts.leases
         self._stats = parts.stats
-        self._events = events
+        self._events = parts.events
         self._log = parts.log
         self._cleaner = parts.cleaner
         self._taken: list[tuple[ReportCall, list[str]]] = []
@@ -116,8 +78,9 @@ class AfterReport:
                 if not call.targets:  # some moves may still have to be reported in another way
                     self._leases.drop(attempt for attempt, _ in call.reports)
                 self._stats.observe(call.reports, verdicts)
-                self._events.observe(call.reports, verdicts)
                 self._log.note(call.reports, verdicts)
+                if self._events is not None:
+                    self._events.note(call.reports, verdicts)
                 if self._cleaner is not None:
                     self._cleaner.note(call.reports, verdicts)
                 self._ends += _ended_in_flows(self._keys, call, verdicts)
@@ -134,7 +97,8 @@ class AfterReport:
                 _log.warning("flows continue at the leader's next scan", ends=len(self._ends), error=str(error))
             finally:
                 self._ends = []
-        self._events.send()
+        if self._events is not None:
+            self._events.send()
 
 
 class Reporting:
@@ -144,14 +108,13 @@ class Reporting:
     were not in hand: a report is entered here before it leaves `prefetch`.
     """
 
-    def __init__(self, parts: TaskParts, events: AttemptEvents, unknown: UnknownJobs) -> None:
+    def __init__(self, parts: TaskParts) -> None:
         self._parts = parts
         self._keys = parts.keys
         self._encryption = parts.encryption
         self._leases = parts.leases
-        self._unknown = unknown
         self._backoffs = QueueBackoffs(parts.broker, parts.keys)
-        self.after_report = AfterReport(parts, events)
+        self.after_report = AfterReport(parts)
         self._by = Reporter(parts.worker_id, parts.release, parts.timed)
         self._undelivered = UndeliveredReports()
         self._refusals = 0
@@ -211,7 +174,7 @@ class Reporting:
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Unknown in kinds:
             reports = [
-                (attempt, self._unknown.reported(attempt, outcome) if isinstance(outcome, Unknown) else outcome)
+                (attempt, self._parts.unknown.reported(attempt, outcome) if isinstance(outcome, Unknown) else outcome)
                 for attempt, outcome in reports
             ]
             prefetch = self._parts.prefetch
@@ -321,13 +284,6 @@ class Reporting:
         """Wakes queues that got items from this worker, without waiting for the hint."""
         for queue in queues:
             self._parts.rotation.wake(queue)
-
-
-def _ended(outcome: Outcome, verdict: str) -> str:
-    if verdict in TOO_LATE:
-        return "too_late"
-    counted = COUNTED.get((type(outcome), verdict))
-    return counted[-1] if counted else ""
 
 
 def _ended_in_flows(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[Ended]:

@@ -1,5 +1,5 @@
-"""The log lines of attempts that ended: one for each failure and death, with its traceback, and for each success up to
-ten a second. Further successes are counted, and each count is logged within five seconds.
+"""The log lines and events of attempts that ended. A line for each failure and death, with its traceback, and for each
+success up to ten a second; further successes are counted, and each count is logged within five seconds.
 
 Invariant: a success is in exactly one line, its own or a count, so the lines of a worker add up to its total.
 """
@@ -11,10 +11,15 @@ from operator import attrgetter
 from typing import Any
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
+from jobrunner.broker.calls import events
+from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger, is_logged
 from jobrunner.outcome import Acknowledged, Failed, FannedOut, Outcome, Succeeded
-from jobrunner.worker.report.stats import UNSURE
+from jobrunner.worker.report.stats import COUNTED, TOO_LATE, UNSURE
 
 LINES_PER_S = 10
 _SUCCESSES = frozenset((Succeeded, FannedOut, Acknowledged))
@@ -73,6 +78,48 @@ class AttemptLog:
         for attempt in attempts[:logged]:
             took = {"took": round(attempt.run_s, 4)} if attempt.run_s >= 0 else {}
             _log.info("task succeeded", **subject_of(attempt), **took)
+
+
+class AttemptEvents:
+    """Writes the end of every attempt as an event, for workers with `events="all"`.
+
+    It writes all events of a turn in one round trip, once the replies to the reports are known. An event that the
+    server refuses is dropped: events delay no work.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, worker_id: str) -> None:
+        self._broker, self._keys, self._worker_id = broker, keys, worker_id
+        self._unsent: list[Call[None]] = []
+
+    def note(self, reports: Sequence[tuple[Attempt, Outcome]], verdicts: Sequence[str]) -> None:
+        """Collects events of ended attempts by the server's replies; released attempts did not end."""
+        for (attempt, outcome), verdict in zip(reports, verdicts, strict=True):
+            if ended := _ended(outcome, verdict):
+                self._unsent.append(self._event(attempt, outcome, ended))
+
+    def send(self) -> None:
+        """Writes the collected events."""
+        if self._unsent:
+            calls, self._unsent = self._unsent, []
+            try:
+                self._broker.run_many(calls)
+            except JobrunnerError:
+                return
+
+    def _event(self, attempt: Attempt, outcome: Outcome, ended: str) -> Call[None]:
+        return events.note(
+            self._keys, "attempt_ended", queue=attempt.queue, task=attempt.id, job=attempt.type, worker=self._worker_id,
+            outcome=ended, attempt=attempt.number,
+            run_ms=round(attempt.run_s * 1000) if attempt.run_s >= 0 else "",
+            error=outcome.error.partition("\n")[0] if isinstance(outcome, Failed) else "",
+        )  # fmt: skip
+
+
+def _ended(outcome: Outcome, verdict: str) -> str:
+    if verdict in TOO_LATE:
+        return "too_late"
+    counted = COUNTED.get((type(outcome), verdict))
+    return counted[-1] if counted else ""
 
 
 def subject_of(attempt: Attempt) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Su
 from jobrunner.worker.fetch import fetcher, intake, quarantine, reserve_plan, waiting_reports
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
-from jobrunner.worker.fetch.reporting import AttemptEvents
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
 from jobrunner.worker.report import stats
@@ -128,10 +127,10 @@ class Bench:
         self.figures = StatsRecorder(broker, keys, "w")
         parts = TaskParts(
             broker, keys, encryption, "host.1.00c0de", self.turns, self.stock, self.shelf, self.finished,  # type: ignore[arg-type]
-            self.held, self.ear, self.figures, AttemptLog(), leases_are_short=leases_are_short,  # type: ignore[arg-type]
+            self.held, self.ear, self.figures, AttemptLog(), UnknownJobs(unknown_grace),  # type: ignore[arg-type]
+            leases_are_short=leases_are_short,
         )  # fmt: skip
-        events = AttemptEvents(broker, keys, "w", writes=False)
-        self.fetcher = Fetcher(parts, events, UnknownJobs(unknown_grace), max_tasks=max_tasks)
+        self.fetcher = Fetcher(parts, max_tasks=max_tasks)
         self.step = self.fetcher.step
 
     def begun(self, steps: int = 1) -> list[Attempt]:
