@@ -17,7 +17,8 @@ from jobrunner.spark.failures import Cause, cause_of, error_line, is_alive
 from jobrunner.spark.station import batch_failures
 from jobrunner.spark.station import driver as station_driver
 from jobrunner.spark.station import lane as station_lane
-from jobrunner.spark.station.background import LeaseRenewal, SparkJobs
+from jobrunner.spark.station.background import LeaseRenewal
+from jobrunner.spark.station.batch_jobs import SparkJobs
 from jobrunner.spark.station.driver import StationDriver
 
 NOTHING = dict.fromkeys(("waiting", "scheduled", "pending", "dead", "done"), 0)

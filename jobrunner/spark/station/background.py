@@ -6,82 +6,18 @@ batches are rolled forward while Spark runs the next batch, so the server and Sp
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from math import inf
-from typing import Any, Self
-
-from pyspark.sql import SparkSession
+from typing import Self
 
 from jobrunner.client.batches import Advance, BatchLease
 from jobrunner.clock import monotonic
 from jobrunner.errors import BatchLost, ClientClosed, JobrunnerError, ServerError
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
-from jobrunner.spark.failures import SparkTaskError, is_of_spark
-from jobrunner.spark.station.task_watch import TaskWatch
-from jobrunner.spark.ui_names import SparkUsage, job_names, usage_of
+from jobrunner.spark.station.batch_jobs import SparkJobs
 
 RENEWALS_IN_A_LEASE = 3
 """Renewals in the length of a lease: two may fail before the lease ends."""
-_AGAIN_S = 0.5
 _log = SafeLogger("jobrunner.spark")
-
-
-class SparkJobs:
-    """The Spark jobs that the thread in its `with` block starts, under a tag by which another thread cancels them.
-    Raises SparkTaskError when a task failed with an error that a repetition would raise again.
-
-    A classic session's tags belong to threads, those of a session of Spark Connect to the session. `title` names the
-    jobs in Spark's web UI.
-    """
-
-    def __init__(self, spark: SparkSession, tag: str, title: str = "") -> None:
-        self._spark = spark
-        self._tag = tag
-        self._title = title
-        self._named = ExitStack()
-        self._watch = TaskWatch(spark, tag)
-
-    def __enter__(self) -> Self:
-        self._tags.addJobTag(self._tag) if self._is_classic else self._spark.addTag(self._tag)
-        self._named.enter_context(job_names(self._spark, self._title or self._tag, self._tag))
-        self._watch.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        self._watch.stop()
-        self._named.close()
-        with suppress(Exception):  # the engine is gone, and its tags with it
-            self._tags.removeJobTag(self._tag) if self._is_classic else self._spark.removeTag(self._tag)
-        if error is not None and is_of_spark(error) and (text := self._watch.error_of(error)) is not None:
-            raise SparkTaskError(text) from error
-
-    def cancel_until(self, over: threading.Event, timeout_s: float | None = None) -> None:
-        """Cancels the jobs, also those that start later, until `over` is set; the thread that waits for them gets an
-        error.
-
-        Safe in any thread. It repeats, as Spark forgets a cancellation that comes before its job.
-        """
-        ends = monotonic() + (inf if timeout_s is None else timeout_s)
-        while not over.is_set() and monotonic() < ends:
-            self._cancel()
-            over.wait(_AGAIN_S)
-
-    def _cancel(self) -> None:
-        with suppress(Exception):
-            self._tags.cancelJobsWithTag(self._tag) if self._is_classic else self._spark.interruptTag(self._tag)
-
-    def usage(self) -> SparkUsage:
-        """The resources that the jobs have used, as far as they have ended."""
-        return usage_of(self._spark, self._tag)
-
-    @property
-    def _is_classic(self) -> bool:
-        return hasattr(self._spark, "_jsparkSession")
-
-    @property
-    def _tags(self) -> Any:
-        return self._spark.sparkContext
 
 
 class LeaseRenewal:

@@ -25,6 +25,7 @@ from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
+from jobrunner.spark.station.batch_jobs import group_of, title_of
 from jobrunner.spark.station.failure_verdict import (
     PATIENT_WITH,
     Blame,
@@ -37,7 +38,6 @@ from jobrunner.spark.station.failure_verdict import (
 )
 from jobrunner.spark.station.gathering import OtherItems
 from jobrunner.spark.station.members import new_nonce
-from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 from jobrunner.spark.user_frame import user_frame
 
 _FIRST_S = 1.0
@@ -178,8 +178,7 @@ class BatchFailures:
         batches: the lease must be renewed meanwhile."""
         if isinstance(error, (Snooze, Retry)) and error.delay_s is not None:
             return Cause.ITEMS  # the function asked for a later attempt
-        title = f"{title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)}: check that Spark is alive"
-        return cause_of(error, spark, title, group_of_batch(lease.id, lease.epoch))
+        return cause_of(error, spark, f"{title_of(lease)}: check that Spark is alive", group_of(lease))
 
     def set_back(
         self, spark: SparkSession, lease: BatchLease, error: BaseException, cause: Cause, run_s: float

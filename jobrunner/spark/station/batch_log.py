@@ -15,8 +15,7 @@ from jobrunner.jobs.batch_driver import BatchEnd, Seen
 from jobrunner.jobs.batch_record import LONGEST_CAUSE, BatchOutcome, BatchRecord
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.lineage import lineage_of
-from jobrunner.spark.station.background import SparkJobs
-from jobrunner.spark.ui_names import SparkUsage
+from jobrunner.spark.station.batch_jobs import SparkJobs, SparkUsage
 
 _log = SafeLogger("jobrunner.spark")
 

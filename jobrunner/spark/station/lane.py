@@ -22,13 +22,13 @@ from jobrunner.logs import SafeLogger
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS, observed_batch
 from jobrunner.spark.failures import error_line
-from jobrunner.spark.station.background import LeaseRenewal, RollForward, SparkJobs
+from jobrunner.spark.station.background import LeaseRenewal, RollForward
 from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_jobs import SparkJobs, group_of, title_of
 from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.station.lane_session import LaneSession
-from jobrunner.spark.ui_names import group_of_batch, title_of_batch
 
 _LINKED = 128
 """Most items whose spans the span of a batch links to, when tracing is on."""
@@ -101,8 +101,7 @@ class Lane:
         if lease.state == "open":
             spark = self._session.for_batch(spark)
             waits_ms = _waits_ms(lease)
-            title = title_of_batch(lease.queue, lease.id, lease.size, lease.epoch)
-            jobs = self._jobs = SparkJobs(spark, group_of_batch(lease.id, lease.epoch), title)
+            jobs = self._jobs = SparkJobs(spark, group_of(lease), title_of(lease))
             self._notes.filled(note, jobs)
             run = BatchRun(spark, plan, lease)
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:

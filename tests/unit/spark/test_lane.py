@@ -16,11 +16,11 @@ from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.station import lane as lane_module
 from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_jobs import SparkUsage
 from jobrunner.spark.station.batch_log import BatchLog
 from jobrunner.spark.station.batch_run import BatchRun
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.station.lane import Lane
-from jobrunner.spark.ui_names import SparkUsage
 from tests.support.clock import Clock
 
 QUEUE = "orders/raw"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.spark.ui_names import SparkUsage, usage_of
+from jobrunner.spark.station.batch_jobs import SparkUsage, usage_of
 
 USAGE = SparkUsage(spilled_bytes=1, shuffle_bytes=2, written_rows=3)
 

@@ -9,8 +9,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from jobrunner.spark.failures import SparkTaskError
-from jobrunner.spark.station.background import SparkJobs
-from jobrunner.spark.station.task_watch import TaskWatch
+from jobrunner.spark.station.batch_jobs import SparkJobs, TaskWatch
 
 BAD = "Traceback (most recent call last):\n  File x\nValueError: bad\n"
 OTHER = "Traceback (most recent call last):\n  File x\nKeyError: 'other'\n"
