@@ -178,9 +178,13 @@ class StationDriver:
         if self._plan is None:
             self._plan = plan_of(self._station, self._client)
         self._failures.wait_out_pause()
+        lane = self._lanes[0]
         with self._source.turn():
-            self._source.take(self._lanes[0])
-        return self._run(self._lanes[0], spark)
+            self._source.take(lane)
+        if lane.lease is None:
+            return False
+        lane.run(spark, self._plan)
+        return True
 
     def _turn(self, lane: Lane) -> float:
         try:
@@ -194,7 +198,7 @@ class StationDriver:
     def _serve(self, lane: Lane) -> float:
         if not self.takes() or (self._spark is None and not self._begin()):
             return _IDLE_S
-        assert self._spark is not None
+        assert self._spark is not None and self._plan is not None  # noqa: PT018  both were made by `_begin`
         self._failures.wait_out_pause()
         with self._source.turn() as is_own:
             if not self.takes():
@@ -205,15 +209,9 @@ class StationDriver:
                 self._source.take(lane)
                 if lane.lease is None:
                     return self._idle()
-        self._run(lane, self._spark)
+        if lane.lease is not None:
+            lane.run(self._spark, self._plan)
         return 0.0
-
-    def _run(self, lane: Lane, spark: SparkSession) -> bool:
-        if lane.lease is None:
-            return False
-        assert self._plan is not None
-        lane.run(spark, self._plan)
-        return True
 
     def _begin(self) -> bool:
         """Joins or starts the session of this process. Returns False on failure: the process must be replaced then."""
@@ -221,9 +219,7 @@ class StationDriver:
         with _STARTING:
             if self._spark is not None:
                 return True
-            if self._stopping.is_set():  # while another station started it
-                return False
-            if self.failure is not None:  # another lane's
+            if self._stopping.is_set() or self.failure is not None:  # meanwhile, or another lane's
                 return False
             try:
                 spark = spark_session(self._station.pipeline)
