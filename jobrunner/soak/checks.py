@@ -11,8 +11,8 @@ from jobrunner.broker.call import command
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import JobrunnerError
 from jobrunner.soak.audit import QueueSample, SoakSample, all_keys, problems, server_side, strays
-from jobrunner.soak.history.__main__ import check
-from jobrunner.soak.history.reader import NotJudged
+from jobrunner.soak.history.__main__ import violations
+from jobrunner.soak.history.reader import NotJudged, read
 from jobrunner.soak.history.recorder import finish
 from jobrunner.soak.jobs import DOOMED, QUEUES, TICK_S, TICKS
 from jobrunner.soak.ledger import LedgerSummary
@@ -201,13 +201,13 @@ def of_history(client: Client, folder: Path) -> list[SoakCheck]:
     """Seals and checks the recorded history, after the work is over."""
     try:
         finish(folder, broker_of(client), keys_of(client))
-        history, found = check(folder)
+        history = read(folder)
     except (NotJudged, JobrunnerError) as error:
         return [none_of("reasons why the history cannot be judged", [str(error)])]
     count = len(history.runs)
     return [
         SoakCheck(name="attempts in the history", value=count, bound="≥ 1", holds=count >= 1),
-        none_of("violations in the history", [" ".join(one) for one in found]),
+        none_of("violations in the history", [" ".join(one) for one in violations(history)]),
     ]
 
 

@@ -3,8 +3,8 @@
 import shutil
 
 from jobrunner.client.client import broker_of, keys_of
-from jobrunner.soak.history.__main__ import check
-from jobrunner.soak.history.reader import NotJudged
+from jobrunner.soak.history.__main__ import violations
+from jobrunner.soak.history.reader import NotJudged, read
 from jobrunner.soak.history.recorder import finish
 from tests.reliability.scenario import Findings
 from tests.reliability.stage import Stage
@@ -18,10 +18,11 @@ def judge_history(stage: Stage, findings: Findings) -> None:
     if stage.histories is not None:
         shutil.copytree(folder, stage.histories, dirs_exist_ok=True)
     try:
-        history, found = check(folder)
+        history = read(folder)
     except NotJudged as refused:
         findings.equals("history", f"not judged: {refused}", "judged")
         return
+    found = list(violations(history))
     findings.equals("violations in the history", [" ".join(one) for one in found[:3]], [])
     findings.at_least("attempts in the history", len(history.runs), 1)
     findings.note("tasks in the history", len(history.tasks))

@@ -22,6 +22,7 @@ UNRELATED = frozenset((
 and refuses histories with batches."""
 _QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
 _DEFAULT_PRIORITY = 1
+_LOCK_KEY = 6
 _NAME_AT = {"enqueue": 1, "enqueue_unique": 4}
 """The position of the call's name, which is the same when the call is sent again."""
 _Tasks = Iterator[list[Any]]
@@ -46,6 +47,8 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
         record["tasks"] = list(PARSERS[name](words))
         if name in _NAME_AT:
             record["sent"] = _text(words[_NAME_AT[name]])
+        if name == "enqueue_unique":
+            record["tasks"][0][3] |= {"lock": _text(call.keys[_LOCK_KEY])}
         if name == "move":
             record["to"] = _text(words[2])
     return record
@@ -56,8 +59,9 @@ def _prepared(words: Sequence[Any]) -> dict[str, Any] | None:
     known = dict(zip(map(_text, words[1::2]), words[2::2], strict=True))
     if "id" not in known:
         return None
-    tasks = [[_text(known["id"]), _priority(known["priority"]), True]]
-    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks, "sent": "join"}
+    options = _options(["key", known["f:key"]] if "f:key" in known else ())
+    tasks = [[_text(known["id"]), _priority(known["priority"]), True, *options]]
+    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks}
 
 
 def of_reply(record: dict[str, Any], reply: Any) -> dict[str, Any]:
@@ -97,20 +101,32 @@ def _priority(word: Any) -> int:
     return int(float(text)) if text else _DEFAULT_PRIORITY
 
 
+def _options(fields: Sequence[Any]) -> list[dict[str, Any]]:
+    """The partition among the fields of a task, `field, value, ...`, if it has one."""
+    known = dict(zip(map(_text, fields[::2]), fields[1::2], strict=True))
+    return [{"key": _text(known["key"])}] if "key" in known else []
+
+
 def _enqueue(words: Sequence[Any]) -> _Tasks:
     at = 4 + int(_text(words[3]))
+    shared = _options(words[4:at])
     while at < len(words):
         priority, due, own = (_text(words[at + 2]) or "  ").split(" ")
-        yield [_text(words[at]), _priority(priority), due]
-        at += 3 + int(own or 0)
+        behind = at + 3 + int(own or 0)
+        yield [_text(words[at]), _priority(priority), due, *(shared or _options(words[at + 3 : behind]))]
+        at = behind
 
 
 def _unique(words: Sequence[Any]) -> _Tasks:
-    yield [_text(words[5]), _priority(words[6]), bool(_text(words[7]))]
+    lasts, ttl_ms, on_clash = map(_text, words[8:11])
+    # Of a task that later calls may replace or reschedule, the due time is not known.
+    due = bool(_text(words[7])) if on_clash else _text(words[7])
+    lock: dict[str, Any] = {"lasts": lasts, "ttl_ms": float(ttl_ms)}
+    yield [_text(words[5]), _priority(words[6]), due, lock | dict(*_options(words[12:]))]
 
 
 def _fire(words: Sequence[Any]) -> _Tasks:
-    yield [_text(words[4]), _priority(words[5]), True]
+    yield [_text(words[4]), _priority(words[5]), True, *_options(words[10:])]
 
 
 def _commit(words: Sequence[Any]) -> _Tasks:
@@ -123,14 +139,17 @@ def _commit(words: Sequence[Any]) -> _Tasks:
 
 def _fail(words: Sequence[Any]) -> _Tasks:
     for at in range(5 + 3 * int(_text(words[4])), len(words), 6):
-        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(words[at + 2])]
+        must_die = _text(words[at + 3]) == "dead"
+        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(words[at + 2]), must_die]
 
 
 def _move(words: Sequence[Any]) -> _Tasks:
     at = 5
     while at < len(words):
-        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(words[at + 3])]
-        at += 5 + int(_text(words[at + 4]))
+        behind = at + 5 + int(_text(words[at + 4]))
+        options = _options(words[at + 5 : behind])
+        yield [_text(words[at]), int(_text(words[at + 1])), _in_ms(words[at + 3]), True, *options]
+        at = behind
 
 
 def _release(words: Sequence[Any]) -> _Tasks:
@@ -171,8 +190,9 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
     "requeue": lambda words: _ids(4 + int(_text(words[3])))(words),
 }
 """The tasks of a call by its script: id, then the number of its lease or its priority, then when it is due: '' at once,
-'+N' in N ms, 'N' at that Unix ms, true at a time that is not known; then, for a released task, whether its token is
-returned, as it had not begun."""
+'+N' in N ms, 'N' at that Unix ms, true at a time that is not known. Then, of a report, a flag: for a released task
+whether its token is returned, as it had not begun, for a failed one whether it is to die before its last attempt. Then
+options, if there are any: `key`, the partition; of a unique task `lock`, `lasts` and `ttl_ms`."""
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:

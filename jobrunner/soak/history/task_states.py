@@ -1,10 +1,8 @@
 """Checks the history of one task: whether some order of its operations explains all replies and the final snapshot.
 
-Tasks are judged one by one, as linearizability is local (Herlihy and Wing, 1990). The search follows the operations in
-time and keeps every possible state (Lowe, "Testing for linearizability", 2017): an operation takes effect once between
-its call and its reply; one without a reply at any time after its call, or never. An expired lease returns its task at
-any time. A state: absent, waiting (also scheduled), held, ended or dead; queue; attempts begun; due time, or end of the
-lease (ms); lease number.
+The search keeps every possible state (decision 43): an operation takes effect once between its call and its reply, one
+without a reply at any time after its call, or never. An expired lease returns its task at any time. A state: absent,
+waiting (also scheduled), held, ended or dead; queue; attempts begun; due time, or end of the lease (ms); lease number.
 """
 
 from collections.abc import Iterable
@@ -20,12 +18,11 @@ REPORTS = {"commit": "ended", "release": "waiting", "move": "waiting", "fail": "
 
 def violation(ops: list[Op]) -> tuple[str, str] | None:
     """The kind and the description of a violation that no order explains; None without one."""
-    events = sorted([(op.began, 0, n) for n, op in enumerate(ops)] + [(op.ended, 1, n) for n, op in enumerate(ops)])
+    answered = [(op.ended, 1, n) for n, op in enumerate(ops) if op.ended < NEVER]
+    events = sorted([(op.began, 0, n) for n, op in enumerate(ops)] + answered)
     possible: set[tuple[State, frozenset[int]]] = {(("absent", "", 0, 0.0, None), frozenset())}
     pending: list[int] = []
-    for at, is_reply, n in events:
-        if at == NEVER:
-            break
+    for _, is_reply, n in events:
         if not is_reply:
             pending.append(n)
             continue
@@ -55,13 +52,13 @@ def _after(op: Op, state: State) -> Iterable[State]:
         case do if do in ENTERING:
             if op.said not in (None, *ADDED):  # it existed, so it stays
                 return [state]
-            is_gone = kind in ("absent", "ended", "dead")  # such tasks are forgotten after a while
+            # Tasks that ended are forgotten after a while. A tick, or the end of a join, has one task for ever.
+            is_gone = kind == "absent" or (kind in ("ended", "dead") and op.do not in ("periodic_fire", "join_prepare"))
             return [("waiting", op.queue, 0, op.due_ms, None)] if is_gone else []
         case "reserve":
-            attempt = op.attempt or attempts + 1
-            if is_free and queue == op.queue and attempts < attempt <= attempts + 1 + op.unseen:
-                return [("held", queue, attempt, max(op.end_ms, until if kind == "held" else 0.0), op.lease)]
-            return []
+            attempt, most = op.attempt or attempts + 1, min(attempts + 1 + op.unseen, op.most or NEVER)
+            held = "held", queue, attempt, max(op.end_ms, until if kind == "held" else 0.0), op.lease
+            return [held] if is_free and queue == op.queue and attempts < attempt <= most else []
         case "cancel":
             return [("ended", *state[1:])] if is_free or kind == "dead" else []
         case "snapshot" if len(op.said) == 1:  # the last expired lease ends in `dead`
@@ -73,6 +70,9 @@ def _after(op: Op, state: State) -> Iterable[State]:
         return []
     if op.do == "extend":
         return [("held", queue, attempts, max(until, op.end_ms), lease)]
+    is_wrong = op.do == "fail" and op.said and not op.flag and (op.said == "dead") != (attempts >= op.most)
+    if op.most and (is_wrong or 0 < until <= op.since_ms):
+        return []
     ends = REPORTS[op.do].split() if op.said in (None, "ok") else ["dead" if op.said == "dead" else "waiting"]
     spent = {"release": attempts - 1, "move": 0}.get(op.do, attempts)
     return [(end, op.to or queue, spent, op.due_ms, None) for end in ends]
@@ -84,8 +84,9 @@ def _explained(op: Op, states: set[State]) -> tuple[str, str]:
     kind = "from nowhere" if kinds == {"absent"} else named.get(op.do, "two holders report success")
     if op.do == "snapshot" and len(op.said) != 1:
         kind = "in two places" if op.said else "lost"
-    elif any(op.do == "reserve" and _after(replace(op, attempt=0), state) for state in states):
-        kind = "attempts miscounted"
+    elif any(op.do in ("reserve", *REPORTS) and _after(replace(op, attempt=0, most=0), state) for state in states):
+        is_late = op.do in REPORTS and not any(_after(replace(op, flag=True), state) for state in states)
+        kind = "reported late" if is_late else "attempts miscounted"
     elif op.do == "reserve" and kinds != {"absent"}:
         here = "handed out early" if ("waiting", op.queue) in {state[:2] for state in states} else "in two places"
         kind = "two leases" if "held" in kinds else here if "waiting" in kinds else "back after its end"
@@ -94,9 +95,8 @@ def _explained(op: Op, states: set[State]) -> tuple[str, str]:
 
 
 def with_lost_reserves(history: RecordedHistory, task: str) -> list[Op]:
-    """The operations of a task, and reserves without a reply that may have taken it: those whose lease numbers a report
-    names, as a keeper finds them, or the first reserve of the queue in which the task is pending or dead at the end,
-    which may be applied later as well. By `end_ms` it may expire at any time, not before a lease that it follows."""
+    """Adds reserves without a reply that may have taken a task: those whose lease numbers a report names, as a keeper
+    finds them, or the first one of the queue in which it is pending or dead at the end, which may be applied later."""
     ops = history.tasks[task]
     named = {op.lease for op in ops if op.lease is not None} - {op.lease for op in ops if op.do == "reserve"}
     left = {place for op in ops if op.do == "snapshot" for place, state in op.said if state in ("pending", "dead")}

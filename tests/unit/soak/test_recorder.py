@@ -21,7 +21,7 @@ from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, UsageError
 from jobrunner.soak.history import recorder
-from jobrunner.soak.history.__main__ import check
+from jobrunner.soak.history.__main__ import violations
 from jobrunner.soak.history.call_records import PARSERS, UNRELATED
 from jobrunner.soak.history.reader import read
 from tests.support.server import Server
@@ -90,7 +90,7 @@ def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) 
     assert [op.do for op in history.tasks["i5"]] == ["enqueue", "reserve", "move", "reserve", "snapshot"]
     assert [op.do for op in history.tasks["i4"]] == ["enqueue", "reserve", "extend", "snapshot"]
     assert history.tasks["i2"][-1].said == [("line/start", "waiting")]
-    assert check(folder)[1] == []
+    assert not list(violations(read(folder)))
 
 
 def test_calls_are_recorded_with_what_the_checker_compares(folder: Path, client: Client) -> None:
@@ -111,8 +111,8 @@ def test_calls_are_recorded_with_what_the_checker_compares(folder: Path, client:
     released = [task[2:] for task in calls(folder, "release")[0]["tasks"]]
     assert released == [["", True], ["", False], ["+50", True], ["+60", False]]
     recorder.finish(folder, broker_of(client), keys_of(client))
-    history, found = check(folder)
-    assert (history.tasks["i0"][1].most, found) == (4, [])
+    history = read(folder)
+    assert (history.tasks["i0"][1].most, list(violations(history))) == (4, [])
 
 
 @job(name="recorded.step", queue="steps")
@@ -123,7 +123,7 @@ def step() -> None:
 def test_a_task_that_a_join_enqueues_may_come_from_there(folder: Path, client: Client) -> None:
     with pinned(client):
         chain(step.bind(), step.bind()).enqueue()
-    ((task, _, _),) = calls(folder, "join_prepare")[0]["tasks"]
+    ((task, *_),) = calls(folder, "join_prepare")[0]["tasks"]
     for _ in range(2):
         (lease,) = client.queue("steps").reserve(1)
         lease.commit()
@@ -131,7 +131,7 @@ def test_a_task_that_a_join_enqueues_may_come_from_there(folder: Path, client: C
 
     assert lease.id == task
     recorder.finish(folder, broker_of(client), keys_of(client))
-    assert check(folder)[1] == []
+    assert not list(violations(read(folder)))
 
 
 def test_calls_of_asyncio_are_recorded(folder: Path, server: Server, keys: Keys) -> None:
@@ -163,8 +163,8 @@ def test_the_outcome_of_a_call_without_a_reply_is_unknown(
 
     assert lines(folder)[-1]["unknown"] == "ConnectionResetError: lost"
     recorder.finish(folder, broker_of(client), keys_of(client))
-    history, found = check(folder)
-    assert (history.tasks["x"][-1].said, found) == ([("q", "pending")], [])
+    history = read(folder)
+    assert (history.tasks["x"][-1].said, list(violations(history))) == ([("q", "pending")], [])
     assert [(op.queue, count) for op, count in history.lost_reserves] == [("q", 3)]
 
 

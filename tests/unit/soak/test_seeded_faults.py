@@ -1,0 +1,167 @@
+"""The checker of histories finds faults that are seeded in the scripts, in what a client records on a real server."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobrunner import Client, RateLimit, job
+from jobrunner.broker.calls import leader
+from jobrunner.broker.keys import Keys
+from jobrunner.client.client import broker_of, keys_of
+from jobrunner.client.current import pinned
+from jobrunner.client.lease import Lease
+from jobrunner.soak.history import recorder
+from jobrunner.soak.history.__main__ import violations
+from jobrunner.soak.history.reader import read
+from tests.mutation.installed import install, own_text
+from tests.support.server import Server
+
+QUEUE = "line/start"
+
+
+@pytest.fixture
+def client(server: Server, keys: Keys) -> Iterator[Client]:
+    with Client(server.url, keys.prefix) as made:
+        yield made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "history").mkdir()
+    end = recorder.install(tmp_path / "history")
+    yield tmp_path / "history"
+    end()
+    install({})
+
+
+@job(name="recorded.single", queue=QUEUE, unique=True)
+def single() -> None:
+    """A unique job."""
+
+
+def push_and_reserve(client: Client, *, partition: str | None = None) -> list[Lease]:
+    queue = client.queue(QUEUE)
+    for n in range(4):
+        queue.push(n, id=f"i{n}", partition=partition)
+    return queue.reserve(4)
+
+
+def within_limits(client: Client) -> None:
+    client.queue(QUEUE).configure(max_inflight=2)
+    push_and_reserve(client)
+
+
+def within_a_rate(client: Client) -> None:
+    client.queue(QUEUE).configure(rate=RateLimit(2, per=3600))
+    push_and_reserve(client)
+
+
+def within_limits_of_a_partition(client: Client) -> None:
+    client.queue(QUEUE).configure(max_inflight_per_partition=2)
+    push_and_reserve(client, partition="a")
+
+
+def within_a_rate_of_a_partition(client: Client) -> None:
+    client.queue(QUEUE).configure(rate_per_partition=RateLimit(2, per=3600))
+    push_and_reserve(client, partition="a")
+
+
+def in_order(client: Client) -> None:
+    push_and_reserve(client)
+
+
+def fail_and_try_again(client: Client) -> None:
+    client.queue(QUEUE).configure(max_attempts=2)
+    client.queue(QUEUE).push("x", id="x")
+    client.queue(QUEUE).reserve(1)[0].rollback(delay=0)
+    for lease in client.queue(QUEUE).reserve(1):
+        lease.rollback(delay=0)
+
+
+def fail_and_wait(client: Client) -> None:
+    client.queue(QUEUE).push("x", id="x")
+    client.queue(QUEUE).reserve(1)[0].rollback(delay=60)
+    client.queue(QUEUE).reserve(1)
+
+
+def enqueue_a_unique_task_twice(client: Client) -> None:
+    with pinned(client):
+        single.enqueue()
+        single.enqueue()
+    client.queue(QUEUE).reserve(2)
+
+
+def delay_a_unique_task(client: Client) -> None:
+    client.queue(QUEUE).reserve(1)
+    client.queue(QUEUE).push("x", id="x")
+    client.queue(QUEUE).reserve(1)
+    with pinned(client):
+        single.using(in_=60).enqueue()
+    client.queue(QUEUE).reserve(1)
+
+
+def tick_twice(client: Client) -> None:
+    queue = keys_of(client).queue(QUEUE)
+    for _ in range(2):
+        tick = leader.fire(
+            queue, "tick", expected="", tick_ms=1000, due_ms=1000.0, epoch=0, task_id="tick-1000", priority=1,
+            overlap="allow", schedule="5c", together_ms=1000, fields=["queue", QUEUE, "payload", b"{}"],
+        )  # fmt: skip
+        broker_of(client).run(tick)
+        client.queue(QUEUE).commit_many(client.queue(QUEUE).reserve(1))
+
+
+def commit(client: Client) -> None:
+    push_and_reserve(client)[0].commit()
+
+
+def move(client: Client) -> None:
+    push_and_reserve(client)[0].move("end")
+
+
+FAULTS: list[tuple[Callable[[Client], None], str, str, str, str]] = [
+    (within_limits, "reserve.lua", "config.max_inflight - redis", "config.max_inflight + 1 - redis", "over the limit"),
+    (within_a_rate, "lib/token_bucket.lua", "math.floor(read.level / read.interval)",
+     "math.floor(read.level / read.interval) + 1", "over the limit"),
+    (within_limits_of_a_partition, "lib/partition_limits.lua", "limits.key_inflight - (",
+     "limits.key_inflight + 1 - (", "over the limit"),
+    (within_a_rate_of_a_partition, "lib/token_bucket.lua", "math.floor(read.level / read.interval)",
+     "math.floor(read.level / read.interval) + 1", "over the limit"),
+    (in_order, "enqueue.lua", "last = math.max(last + STEP, now - now % 1 + HALF)", "last = 1e15 - now",
+     "wrong order"),
+    (fail_and_try_again, "fail.lua", "== 'dead' or is_spent(attempts,", "== 'dead' or is_spent(attempts + 1,",
+     "attempts miscounted"),
+    (fail_and_try_again, "fail.lua", "== 'dead' or is_spent(attempts,", "== 'dead' or is_spent(attempts - 1,",
+     "attempts miscounted"),
+    (fail_and_wait, "fail.lua", "or now + ARGV[at + 2]", "or now", "handed out early"),
+    (enqueue_a_unique_task_twice, "enqueue_unique.lua", "if holder and holder ~= id", "if holder and holder == id",
+     "lock held twice"),
+    (delay_a_unique_task, "enqueue_unique.lua", "create_task(id, priority, when,", "create_task(id, priority, now,",
+     "handed out early"),
+    (tick_twice, "periodic_fire.lua", "if (state[1] or '') ~= expected", "if state[1] == expected", "enqueued twice"),
+    (commit, "commit.lua", "end_leases(ids, live,", "end_leases(ids, {},", "not where it was put"),
+    (move, "move.lua", "end_leases(ids, moved)", "end_leases(ids, {})", "in two places"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("work", "file", "right", "wrong", "kind"), FAULTS, ids=[f"{one[0].__name__}-{one[3]}" for one in FAULTS]
+)
+def test_a_fault_of_a_script_is_found(
+    work: Callable[[Client], None], file: str, right: str, wrong: str, kind: str, folder: Path, client: Client
+) -> None:
+    assert right in own_text(file)
+    install({file: own_text(file).replace(right, wrong)})
+    work(client)
+    recorder.finish(folder, broker_of(client), keys_of(client))
+    assert {found for found, _, _ in violations(read(folder))} == {kind}
+
+
+@pytest.mark.parametrize("work", dict.fromkeys(one[0] for one in FAULTS))
+def test_without_the_fault_there_is_no_violation(
+    work: Callable[[Client], None], folder: Path, client: Client
+) -> None:
+    work(client)
+    recorder.finish(folder, broker_of(client), keys_of(client))
+    assert not list(violations(read(folder)))
