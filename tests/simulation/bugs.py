@@ -39,7 +39,7 @@ BUGS = {
     "LOCK_OUTLASTS_ITS_LAST_LEASE": Bug(
         "local is_over = score and state", "local is_over = false and state", 10000, "does not hold its lock"
     ),
-    "REPLACED_BEHIND_A_MOVE": Bug(" + (number(task[10]) or 0) > 0", " > 0", 5000, "behind a move"),
+    "REPLACED_BEHIND_A_MOVE": Bug(" + (number(task[9]) or 0) > 0", " > 0", 5000, "behind a move"),
     "LEASES_STAY": Bug("  call_sliced('ZREM', leases, ended)\n", "", 100, "has a lease in"),
     "ENQUEUE_WITHOUT_NOTE": Bug(
         "local is_again = note and not redis.call('SET', note, '', 'NX', 'PX', '10000')", "local is_again = false",

@@ -40,7 +40,7 @@ local function put_instead(holder, prefix, state, task)
   local set, score, place =
     position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, when, now)
   local key, brings = tasks .. holder, on_clash == 'replace' and 14 or #ARGV + 1
-  local starts_in, since = time_to_start(prefix, task_field(14, 'expires_in_ms')), number(task[5])
+  local starts_in, since = time_to_start(prefix, task_field(14, 'expires_in_ms')), number(task[4])
   if state == 'waiting' then leave_partition(prefix, holder) end
   redis.call('HDEL', key, 'priority', 'expires_in_ms', unpack(on_clash == 'replace' and ITS_OPTIONS or {}))
   redis.call('HSET', key, 'place', place, 'more', 1, unpack(ARGV, brings))  -- `more`: a reserve reads place, priority
@@ -56,7 +56,7 @@ end
 local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
 if holder and holder ~= id and tonumber(ends) > now then
   local prefix, state, task = place_of_holder(holder, now)
-  local begun = state == 'pending' or state and (number(task[2]) or 0) + (number(task[10]) or 0) > 0
+  local begun = state == 'pending' or state and (number(task[2]) or 0) + (number(task[9]) or 0) > 0
   if state and not begun and has_expired(prefix, task, now) then state = nil end  -- no reserve has met it yet
   if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, task) end
   if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end

@@ -33,20 +33,20 @@ local function never_runs_again(prefix, cancel_requested, retry_count, max_attem
 end
 
 -- Returns the holder of a lock: the prefix of the keys of its queue, its state, and fields of its hash: full name of
--- its queue, retry_count, attempts, expires_in_ms, enqueue_time, and as the tenth hops: an item that a station passed
--- on has begun. Returns nothing when its state holds no lock; when the task was asked to stop and released, as the next
--- reserve cancels it; and when it does not survive the end of its lease, even before a reserve has recovered it.
+-- its queue, retry_count, expires_in_ms, enqueue_time, and as the ninth hops: an item that a station passed on has
+-- begun. Returns nothing when its state holds no lock; when the task was asked to stop and released, as the next reserve
+-- cancels it; and when it does not survive the end of its lease, even before a reserve has recovered it.
 local function place_of_holder(holder, now)
-  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'attempts', 'expires_in_ms',
-    'enqueue_time', 'cancel_requested', 'max_attempts', 'expiries', 'max_stalled', 'hops')
+  local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'expires_in_ms', 'enqueue_time',
+    'cancel_requested', 'max_attempts', 'expiries', 'max_stalled', 'hops')
   if task.err or not task[1] then return end
-  local name, cancelled = task[1], task[6]
+  local name, cancelled = task[1], task[5]
   if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
   local prefix = base .. name .. ':'
   for _, state in ipairs(cancelled and {'pending'} or {'waiting', 'scheduled', 'pending'}) do
     local score = redis.call('ZSCORE', prefix .. state, holder)
     local is_over = score and state == 'pending' and tonumber(score) <= now
-      and never_runs_again(prefix, cancelled, task[2], unpack(task, 7, 9))
+      and never_runs_again(prefix, cancelled, task[2], unpack(task, 6, 8))
     if score and not is_over then return prefix, state, task end
   end
 end
@@ -58,8 +58,8 @@ end
 
 -- Whether a task that has not begun has expired, by the rule of `is_unfit` for tasks to hand out.
 local function has_expired(prefix, task, now)
-  local limit, since = time_to_start(prefix, task[4]), number(task[5])
-  return limit and since and since + limit <= now and (number(task[3]) or 0) == 0
+  local limit, since = time_to_start(prefix, task[3]), number(task[4])
+  return limit and since and since + limit <= now
 end
 
 -- The value of a field among the words `field, value, ...` from position `at` on; nil when it is not among them.

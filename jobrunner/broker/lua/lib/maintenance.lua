@@ -45,7 +45,7 @@ end
 local function trim_dead(now, config)
   local gone = trim(dead, now - config.dead_ttl, config.dead_max, function(id, died_at)
     local task = redis.pcall('HMGET', tasks .. id, 'group', 'type')
-    if task[1] then leave_group(task[1]) end
+    leave_group(task[1])
     return is_forgotten(id, task[2], tonumber(died_at), now) and tasks .. id or nil
   end)
   if gone > 0 then redis.call('HINCRBY', counters, 'trimmed', gone) end
