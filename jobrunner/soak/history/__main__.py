@@ -103,8 +103,8 @@ def _spans(history: RecordedHistory, leases: Leases, held: Leases, ends: Leases)
             yield "runs overlap", key[0], 1, at, max(at, min(run.get("ended", at), until))
     for ops in history.tasks.values():
         yield from (("lease number used twice", str(op.lease), 1, op.ended, NEVER) for op in ops if op.do == "reserve")
-        enqueued = [op for op in ops if op.do in ENTERING and op.said != "exists"]
-        alive = [op.began for op in ops if op.said and op.do not in (*ENTERING, "cancel") and op.said[0][-1] != "dead"]
+        enqueued = [op for op in ops if op.do in (*ENTERING, "cancel") and op.said != "exists"]
+        alive = [op.began for op in ops if op.said and op.do not in ENTERING and op.said[0][-1] != "dead"]
         if len(enqueued) == 1 and (has := enqueued[0].options).get("lasts") == "finished" and enqueued[0].said == "new":
             until = min(max(alive, default=0.0), enqueued[0].began + has["ttl_ms"] / 1000)
             yield "lock held twice", has["lock"], 1, enqueued[0].ended, max(enqueued[0].ended, until)

@@ -14,8 +14,8 @@ UNRELATED = frozenset((
     "archive_note", "await_capacity", "error_groups", "join_abandon", "join_arrive",
     "join_arrive_part", "join_collect", "join_pass_on", "leader_scan", "list_workers", "maintain", "outbox_read",
     "periodic_anchor", "periodic_define", "pipeline_shards", "probe", "progress", "queue_bulk_counts", "queue_counts",
-    "queue_forget", "register", "slice_enter", "slice_forget", "slice_give", "slice_read", "slice_settle",
-    "slice_take", "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read",
+    "queue_forget", "register", "slice_forget", "slice_give", "slice_read", "slice_take",
+    "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read",
     "task_search", "worker_announce",
 ))  # fmt: skip
 """Scripts that are not recorded: they move no task themselves. The checker allows effects of maintenance at any time,
@@ -23,6 +23,8 @@ and refuses histories with batches."""
 _QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
 _DEFAULT_PRIORITY = 1
 _LOCK_KEY = 6
+SETTING = {"configure": 2, "queue_declare": 3, "slice_enter": 6, "slice_settle": 6}
+"""Scripts that set settings of a queue, and where these begin: `field, value, ...`."""
 _NAME_AT = {"enqueue": 1, "enqueue_unique": 4}
 """The position of the call's name, which is the same when the call is sent again."""
 _Tasks = Iterator[list[Any]]
@@ -41,8 +43,9 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
         record["count"] = int(_text(words[1]))
         if name == "reserve":
             record["first"] = int(_text(words[2]))
-    elif name in ("configure", "queue_declare"):
-        record["fields"] = [_text(word) for word in words[2 if name == "configure" else 3 :: 2]]
+    elif name in SETTING:
+        record["fields"] = [_text(word) for word in words[SETTING[name] :: 2]]
+        record["do"] = "queue_declare" if name == "queue_declare" else "configure"
     elif name in PARSERS:
         record["tasks"] = list(PARSERS[name](words))
         if name in _NAME_AT:
@@ -119,10 +122,10 @@ def _enqueue(words: Sequence[Any]) -> _Tasks:
 
 def _unique(words: Sequence[Any]) -> _Tasks:
     lasts, ttl_ms, on_clash = map(_text, words[8:11])
-    # Of a task that later calls may replace or reschedule, the due time is not known.
+    # Of a task that later calls may replace or reschedule, due time and partition are not known.
     due = bool(_text(words[7])) if on_clash else _text(words[7])
     lock: dict[str, Any] = {"lasts": lasts, "ttl_ms": float(ttl_ms)}
-    yield [_text(words[5]), _priority(words[6]), due, lock | dict(*_options(words[12:]))]
+    yield [_text(words[5]), _priority(words[6]), due, lock | dict(*([] if on_clash else _options(words[12:])))]
 
 
 def _fire(words: Sequence[Any]) -> _Tasks:

@@ -211,6 +211,16 @@ def test_a_lock_that_may_be_over_excludes_none(lock: dict[str, Any], tmp_path: P
     assert not kinds(made.left(waiting=["y"]), tmp_path)
 
 
+def test_a_task_that_is_cancelled_while_it_is_held_has_no_lock_once_it_is_handed_back(tmp_path: Path) -> None:
+    made = MadeHistory()
+    unique(made, "x", at=1)
+    made.reserve({"x": 1}, at=2)
+    made.call("cancel", reply={"ok": ["reserved"]}, tasks=[["x"]], at=3)
+    made.report("release", "x", 1, "waiting", at=4)
+    unique(made, "y", at=5)
+    assert not kinds(made.left(waiting=["x", "y"]), tmp_path)
+
+
 def test_a_delayed_unique_task_is_handed_out_when_it_is_due(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("first")

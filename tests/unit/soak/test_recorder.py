@@ -22,7 +22,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import OutcomeUnknown, UsageError
 from jobrunner.soak.history import recorder
 from jobrunner.soak.history.__main__ import violations
-from jobrunner.soak.history.call_records import PARSERS, UNRELATED
+from jobrunner.soak.history.call_records import PARSERS, SETTING, UNRELATED
 from jobrunner.soak.history.reader import read
 from tests.support.server import Server
 
@@ -57,7 +57,7 @@ def calls(folder: Path, do: str) -> list[dict[str, Any]]:
 
 def test_each_script_is_recorded_or_known_to_move_no_task() -> None:
     names = {file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")}
-    known = {*PARSERS, "join_prepare", "reserve", "configure", "queue_declare"}
+    known = {*PARSERS, *SETTING, "join_prepare", "reserve"}
     assert names == known | UNRELATED | NOT_JUDGED
 
 
@@ -113,6 +113,19 @@ def test_calls_are_recorded_with_what_the_checker_compares(folder: Path, client:
     recorder.finish(folder, broker_of(client), keys_of(client))
     history = read(folder)
     assert (history.tasks["i0"][1].most, list(violations(history))) == (4, [])
+
+
+def test_a_limit_that_is_divided_among_shards_was_set_then(folder: Path, client: Client) -> None:
+    queue = client.queue("wide")
+    for limits in ({"partitions": 2, "max_inflight": 6}, {"max_inflight": 2}):
+        queue.configure(**limits)
+        queue.push_many([Item(n) for n in range(8)])
+        queue.commit_many(queue.reserve(6))
+
+    changed = {call["queue"] for call in calls(folder, "configure") if "max_inflight" in call["fields"]}
+    assert changed == {"wide", "wide@1"}
+    recorder.finish(folder, broker_of(client), keys_of(client))
+    assert not list(violations(read(folder)))
 
 
 @job(name="recorded.step", queue="steps")
