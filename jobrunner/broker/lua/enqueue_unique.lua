@@ -63,7 +63,7 @@ if holder and holder ~= id and tonumber(ends) > now then
 end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 if is_for_another(id, queue) then return {'encrypt_for', id, queue} end
-if exceeds_capacity(settings, waiting, scheduled, 1) then return full_reply(settings) end
+if is_at_capacity(settings, waiting, scheduled) then return full_reply(settings) end
 local is_first = redis.call('SETNX', arrival, '0')
 create_task(id, priority, when, now, {'queue', queue, unpack(ARGV, 14)})
 take_lock(id)

@@ -49,9 +49,9 @@ local function capacity_left(settings, waiting, scheduled)
   return most and most - redis.call('ZCARD', waiting) - redis.call('ZCARD', scheduled) or math.huge
 end
 
--- Whether `more` tasks would not fit.
-local function exceeds_capacity(settings, waiting, scheduled, more)
-  return more > 0 and more > capacity_left(settings, waiting, scheduled)
+-- Whether one more task would not fit.
+local function is_at_capacity(settings, waiting, scheduled)
+  return capacity_left(settings, waiting, scheduled) < 1
 end
 
 -- The reply of an enqueue that would not fit, with the capacity of the queue, or of this shard.
@@ -62,5 +62,5 @@ end
 
 -- Several producers may wait, and a hint wakes one of them: the next is woken when the queue still has capacity.
 local function notify_next_producer(settings, waiting, scheduled, wake)
-  if not exceeds_capacity(settings, waiting, scheduled, 1) then notify_producer(wake) end
+  if not is_at_capacity(settings, waiting, scheduled) then notify_producer(wake) end
 end
