@@ -68,6 +68,12 @@ def test_no_other_attempt_of_it_begins(mail, held, clock, ends, hand_out):
     assert mail.by_type()["send cancelled"] == 1
 
 
+def test_it_ends_with_the_attempts_that_it_had(mail, held):
+    mail.fail(held)
+    mail.reserve()
+    assert mail.hash("a")["attempts"] == b"1"
+
+
 def test_an_end_by_itself_stands(mail, held):
     assert mail.commit(held, keep_ms=60_000) == ["ok"]
     assert "outcome" not in mail.hash("a")

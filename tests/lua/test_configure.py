@@ -51,10 +51,10 @@ def test_a_queue_that_had_no_partitions_has_none_to_leave(mail):
 
 
 @pytest.mark.parametrize(
-    "change", [{"key_inflight": 3}, {"key_tokens": 3}, {"key_interval_us": 3}, {"key_inflight": ""}], ids=str
+    "change", [{"key_inflight": 3}, {"key_tokens": 4}, {"key_interval_us": 3}, {"key_inflight": ""}], ids=str
 )
 def test_partitions_are_looked_at_once_after_a_limit_of_theirs_was_changed(mail, change):
-    settings_after(mail, fair=1, key_inflight=2, key_tokens=2, key_interval_us=1000)
+    settings_after(mail, fair=1, key_inflight=2, key_tokens=3, key_interval_us=1000)
     mail.enqueue("a", key="k")
     assert "recheck" in settings_after(mail, **change)
     mail.reserve()

@@ -310,6 +310,7 @@ def test_a_task_without_a_note_stays_known_while_its_enqueue_may_be_sent_again(m
     assert mail.ids("dead") == mail.ids("waiting") == []
     state = mail.run(tasks.show(keys, MADE_ID, queue="mail")).state
     assert state == ("dead" if end in DEATHS else "cancelled" if "dropped" in end else "succeeded")
+    assert end not in DEATHS or {"finished_at", "error"} <= mail.hash(MADE_ID).keys(), "when, and of what it died"
     assert 50_000 < mail.raw.pttl(mail.keys.task(MADE_ID)) <= 60_000
     assert call.repeat_s == 59  # not the hour that a worker would keep it
     assert mail.run(call) == [False]
@@ -324,6 +325,21 @@ def test_a_task_with_a_note_is_gone_at_its_end(mail, clock, end, of):
     mail.run(new_tasks.enqueue(mail.keys, [task]))
     end_by_hand(mail, clock, end)
     assert mail.hash(task.id) == {}
+
+
+def test_a_full_shard_names_its_part_of_the_capacity(mail):
+    mail.configure(max_size=9, slice_size=1)
+    with pytest.raises(QueueFull) as refused:
+        mail.enqueue("a", "b")
+    assert refused.value.max_size == 1
+
+
+def test_tasks_arrive_in_the_second_half_of_their_millisecond(mail, clock):
+    """The first half is for tasks that were scheduled for it. The server's clock has microseconds."""
+    began = clock.ms
+    clock.advance(0.75)
+    mail.enqueue("a", "b")
+    assert mail.scores("waiting") == {"a": began + 0.5, "b": began + 0.5 + 1 / 1024}
 
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["noted", "kept"])

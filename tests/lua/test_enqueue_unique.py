@@ -572,3 +572,11 @@ def test_a_payload_that_is_encrypted_for_another_task_is_not_added_as_this_one(m
     )  # fmt: skip
     assert mail.run(call)[:2] == ("encrypt_for", "a")
     assert mail.ids("waiting") == []
+
+
+def test_a_task_that_lost_its_place_is_rescheduled(mail, add):
+    mail.configure(fair=1)
+    add("a", key="k")
+    mail.raw.hdel(mail.keys.task("a"), "place")
+    assert add("b", on_clash="reschedule", key="k", delay_ms=1000) == ("rescheduled", "a")
+    assert (mail.ids("waiting"), mail.ids("scheduled")) == ([], ["a"])

@@ -250,6 +250,11 @@ def test_control_characters_of_a_reason_are_blanks_in_the_notes_of_a_death(mail)
     assert deaths(mail) == [["a", "send", "1", "kept", "E: one two three"]]
 
 
+def test_the_note_of_a_death_has_two_hundred_characters_of_its_reason(mail):
+    mail.fail(mail.lease("a"), fate="dead", error="x" * 300)
+    assert deaths(mail)[0][-1] == "x" * 200
+
+
 def test_a_line_about_a_failure_has_two_hundred_characters_of_its_reason(mail):
     mail.fail(mail.lease("a"), error="x" * 300)
     assert mail.hash("a")["failures"].split(b"\t")[-1] == b"x" * 200

@@ -1,6 +1,7 @@
 """leader_scan: whether there is anything for the leader to do, in one call for many queues."""
 
 import pytest
+from msgspec.structs import replace
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import queues
@@ -17,6 +18,15 @@ def test_a_quiet_queue_has_nothing_to_do(mail, keys):
     mail.commit(mail.lease("a"))
 
     assert scan(mail, keys) == ScanReply(dead={"mail": 0}, totals={"mail": 2})
+    (call,) = leader_scan(keys, ["mail"], with_workers=False)
+    assert mail.run(replace(call, read=list)) == [2], "the sum alone, as most queues are quiet"
+
+
+def test_a_drained_queue_holds_nothing_whatever_is_left_to_do(mail, keys, raw):
+    mail.commit(mail.lease("a"))
+    raw.hset(mail.keys.outbox, "x", "y")
+    found = scan(mail, keys)
+    assert (found.posted, found.holding, found.totals) == (["mail"], [], {"mail": 2})
 
 
 def test_what_a_queue_holds_is_told_with_its_next_event(mail, clock, keys):
@@ -25,6 +35,7 @@ def test_what_a_queue_holds_is_told_with_its_next_event(mail, clock, keys):
 
     found = scan(mail, keys)
     assert (found.holding, found.in_work, found.due) == (["mail"], ["mail"], {"mail": clock.ms + 30_000})
+    assert found.totals == {"mail": 2}
 
     mail.enqueue("c", delay_ms=1000)
     assert scan(mail, keys).due == {"mail": clock.ms + 1000}
@@ -130,6 +141,8 @@ def test_damage_of_one_queue_stays_its_own(broker, keys, raw):
 
     found = broker.run(leader_scan(keys, "abc")[0])
     assert (found.posted, found.dead, found.due) == (["a"], {"b": 0, "c": 3}, {})
+    raw.zadd(queues[0].waiting, {"x": 1})
+    assert broker.run(leader_scan(keys, "a", with_workers=False)[0]).dead == {}
 
 
 def test_a_user_who_may_only_read_can_look(mail, keys, weak_broker):

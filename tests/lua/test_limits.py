@@ -417,11 +417,11 @@ def test_a_forwarded_task_begins_anew_and_does_not_expire_in_the_queue_of_the_de
     raw, failed = line("orders/raw"), line("orders/failed")
     limit(raw, dead_letter_queue="orders/failed", max_attempts=1)
     held = raw.lease("a", expires_in_ms=1000)
-    raw.raw.hset(raw.keys.task("a"), mapping={"expiries": 1, "suspect": 1})
-    raw.fail(held)
+    raw.raw.hset(raw.keys.task("a"), mapping={"expiries": 1, "suspect": 1, "unknown_since": 1, "lock": "digest"})
+    raw.fail(held, fate="unbegun")
     clock.advance(2000)
 
-    assert not failed.hash("a").keys() & {"expires_in_ms", "expiries", "suspect"}
+    assert not failed.hash("a").keys() & {"expires_in_ms", "expiries", "suspect", "unknown_since", "lock"}
     assert [one.id for one in failed.reserve()] == ["a"]
 
 

@@ -323,3 +323,11 @@ def test_a_command_that_is_denied_half_way_loses_no_task(mail, weak_broker, cloc
 
     kept_up(mail)
     assert {attempt.id for attempt in mail.reserve(5)} == {"held", "due"}
+
+
+def test_nothing_overtakes_overdue_tasks_that_a_large_reserve_did_not_promote(mail, clock):
+    mail.enqueue(*(f"{n:03}" for n in range(501)), delay_ms=1)
+    clock.advance(10)
+    mail.enqueue("z")
+    assert len(mail.reserve(502)) == 500, "as many as one call promotes"
+    assert [attempt.id for attempt in mail.reserve(502)] == ["500", "z"]

@@ -23,6 +23,13 @@ def limit(mail, **fields):
     mail.run(queues.configure(mail.keys, fields))
 
 
+def test_more_than_a_thousand_partitions_of_one_call_have_their_turns(mail):
+    limit(mail, fair=1)
+    sent = [Task(id=f"k{n}", queue="mail", payload=b"", key=f"k{n}") for n in range(1001)]
+    mail.run(new_tasks.enqueue(mail.keys, sent))
+    assert sum(len(mail.reserve(500)) for _ in range(4)) == 1001
+
+
 def ids(attempts):
     return [attempt.id for attempt in attempts]
 

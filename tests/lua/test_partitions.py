@@ -48,6 +48,14 @@ def test_no_more_is_taken_than_asked_for_where_tasks_have_two_priorities(mail, a
     assert taken(mail) == ["a0"]
 
 
+def test_a_new_key_has_its_turn_behind_those_that_wait(mail, add):
+    limit(mail, fair=1)
+    add("a0", "z0", "a1")
+    assert taken(mail) == ["a0"]
+    add("b0")
+    assert taken(mail, 3) == ["z0", "a1", "b0"]
+
+
 @pytest.mark.parametrize(
     "limits",
     [{"max_tokens": 1, "interval_us": HOUR_US}, {"max_inflight": 1}, {"slice_inflight": 1, "max_inflight": 4}],

@@ -55,7 +55,7 @@ def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     assert found["retry_count"] == b"0"
     assert found["error"] == b"boom", "why it died may be asked until it fails again"
     assert found["expires_in_ms"] == b"never", "someone asked for it now, however long ago it was enqueued"
-    assert not {"died_at", "expiries", "cancel_requested", "unknown_since", "suspect"} & found.keys()
+    assert not {"died_at", "expiries", "cancel_requested", "unknown_since", "suspect", "group"} & found.keys()
     assert mail.totals()["requeued"] == 1
     assert mail.wakes()
     (attempt,) = mail.reserve()

@@ -72,6 +72,9 @@ def test_a_lock_without_an_end_is_taken_over(lead, raw, keys):
 
     assert lead("w2").epoch == 2
     assert raw.pttl(keys.leader) > 0
+    raw.persist(keys.leader)
+    raw.hdel(keys.leader, "epoch")
+    assert lead("w3").epoch == 3, "whatever else is damaged"
 
 
 @pytest.mark.parametrize(("lasts_ms", "epoch"), [(39_000, 0), (41_000, 2)], ids=["as it was set", "by a clock ahead"])

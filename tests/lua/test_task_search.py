@@ -71,14 +71,16 @@ def test_the_instant_of_those_that_wait_is_that_of_enqueueing_and_not_their_plac
 
 @pytest.mark.parametrize("newest", [False, True])
 @pytest.mark.parametrize("last", "abcdefg")
-def test_a_search_goes_on_behind_a_task_that_is_gone(mail, last, newest):
-    """Of seven that died in the same ms, by their ids."""
-    mail.enqueue(*"abcdefg")
-    mail.fail(*mail.reserve(7), fate="dead")
+def test_a_search_goes_on_behind_a_task_that_is_gone(mail, clock, last, newest):
+    """Of seven that died in the same ms, by their ids; one died before, and two behind."""
+    mail.enqueue(*"0abcdefg89")
+    for count in (1, 7, 2):
+        mail.fail(*mail.reserve(count), fate="dead")
+        clock.advance(1)
     score = mail.raw.zscore(mail.keys.dead, last)
     mail.raw.zrem(mail.keys.dead, last)
 
-    left = "gfedcba" if newest else "abcdefg"
+    left = "gfedcba0" if newest else "abcdefg89"
     found = chunk(mail, "dead", after=(f"{score:.0f}", last), newest=newest).tasks
     assert [one for one, _, _ in found] == list(left[left.index(last) + 1 :])
 

@@ -69,6 +69,28 @@ def test_what_holds_anything_is_deleted_by_force_only(way: Any, raw: redis.Redis
     assert way.queues() == []
 
 
+def test_all_groups_of_errors_go_with_their_queue(way: Any, raw: redis.Redis, keys: Keys) -> None:
+    errors = keys.queue("mail").errors
+    for group in ("g1", "g2", "g3"):
+        raw.zadd(errors, {group: 1})
+        raw.hset(errors + b":" + group.encode(), "count", 1)
+    way.queue("mail").push("x")
+
+    assert way.queue("mail").delete(force=True)
+    assert left_of(raw, keys) == []
+
+
+def test_history_whose_records_are_gone_is_deleted(way: Any, raw: redis.Redis, keys: Keys) -> None:
+    queue = way.queue("mail")
+    queue.configure(history=60)
+    queue.push("x", id="x")
+    queue.reserve()[0].commit()
+    assert raw.delete(keys.queue("mail").task("x"))
+
+    assert queue.delete(force=True)
+    assert left_of(raw, keys) == []
+
+
 def test_more_than_a_slice_is_deleted(way: Any, raw: redis.Redis, keys: Keys) -> None:
     queue = way.queue("mail")
     queue.push_many([Item(n, partition=f"k{n % 700}") for n in range(1400)])
@@ -394,9 +416,9 @@ def test_what_a_deletion_took_counts_as_purged_when_it_was_broken_off(
 ) -> None:
     queue = client.queue("mail")
     queue.configure(history=60)
-    queue.push_many(["x", "y"])
+    queue.push_many(["x", "y", "z"])
     queue.reserve()[0].commit()
-    for _ in range(2):  # one state after the other
-        assert broker.run(queues.delete(keys.queue("mail"), force=True, states=[])) == ["more", 1]
+    for count in (2, 1):  # one state after the other
+        assert broker.run(queues.delete(keys.queue("mail"), force=True, states=[])) == ["more", count]
     totals = broker.run(queues.counts(keys.queue("mail"))).totals
-    assert (totals["enqueued"], totals["succeeded"], totals["purged"], totals["history_purged"]) == (2, 1, 1, 1)
+    assert (totals["enqueued"], totals["succeeded"], totals["purged"], totals["history_purged"]) == (3, 1, 2, 1)
