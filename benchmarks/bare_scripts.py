@@ -49,7 +49,7 @@ class Words:
 
     def reserve(self, count: int, lease: Arg) -> list[Arg]:
         """For so many tasks, with leases from this number on."""
-        return [*self._reserve, count, lease, "", ""]
+        return [*self._reserve, count, lease, "", leases.CALL_BYTES]
 
     def commit(self, ids: Sequence[Arg], lease: int) -> list[Arg]:
         """For tasks that have leases from this number on."""

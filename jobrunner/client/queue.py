@@ -108,6 +108,7 @@ class Queue:
     ) -> list[Lease]:
         """Reserves up to `n` items, at most 10 000, first in line, each under a lease; [] when empty or paused.
 
+        Fewer than `n` when the queue or a limit has no more, and when their payloads reach 16 MiB.
         With `wait` it waits up to that time for the first item, without polling. The leases in `committing` are
         committed in the same round trip; when one of them is refused it raises ReportsRefused, as `commit_many` does,
         and nothing is reserved.
@@ -162,6 +163,7 @@ class Queue:
     def pop(self, n: int = 1) -> list[Popped]:
         """Takes up to `n` items out of the queue for good: delivery is at most once, and a crash afterwards loses them.
 
+        Fewer than `n` as by `reserve`.
         `attempts` is 1 for an item that was never handed out before.
         """
         return self._run(shard_leases.pop(self._ref, n))

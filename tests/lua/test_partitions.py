@@ -178,6 +178,40 @@ def test_a_popped_task_takes_a_token_of_its_key_and_no_room(mail, add):
     assert sorted(row[0] for row in mail.run(leases.pop(mail.keys, 9))) == [b"a0", b"a1", b"b0"]
 
 
+@pytest.mark.parametrize("limits", [{"fair": 1}, {"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": HOUR_US}])
+def test_a_call_ends_with_the_round_of_turns_that_spent_its_bytes(mail, add, limits):
+    limit(mail, **limits)
+    keys = [chr(0x4E00 + n) for n in range(110)]
+    add(*(f"{key}0" for key in keys), payload=b"x" * 1000)
+    add("z1", priority=0)
+    rounds = [[f"{key}0" for key in keys[at : at + 50]] for at in (0, 50, 100)]
+
+    for ids in rounds[:2]:
+        reply = mail.ask(999, most_bytes=1500)
+        assert ([one.id for one in reply.attempts], reply.is_cut_short) == (ids, True)
+    reply = mail.ask(20, most_bytes=20_000)
+    assert ([one.id for one in reply.attempts], reply.is_cut_short) == ([*rounds[2], "z1"], False)
+
+
+def test_a_pop_ends_with_the_round_of_turns_that_spent_its_bytes(mail, add):
+    limit(mail, fair=1)
+    add(*(f"{chr(0x4E00 + n)}0" for n in range(60)), payload=b"x" * 1000)
+
+    found = [len(mail.run(leases.pop(mail.keys, 99, most_bytes=1))) for _ in range(3)]
+
+    assert found == [50, 10, 0]
+
+
+def test_turns_go_on_where_the_bytes_of_a_call_ended(mail, add):
+    limit(mail, fair=1)
+    keys = [chr(0x4E00 + n) for n in range(60)]
+    add(*(f"{key}{n}" for key in keys for n in range(2)), payload=b"x" * 1000)
+
+    found = [one.id for _ in range(3) for one in mail.ask(99, most_bytes=1).attempts]
+
+    assert found == [f"{key}{n}" for n in range(2) for key in keys]
+
+
 def test_sorted_tasks_still_wait_and_can_be_taken_out(mail, add):
     limit(mail, fair=1, key_inflight=1)
     add(*(f"a{n}" for n in range(5)), "b0")

@@ -100,6 +100,28 @@ def test_another_is_woken_while_tasks_wait(mail):
     assert not mail.wakes()
 
 
+def test_large_payloads_come_out_until_their_bytes_are_spent_and_at_least_one(mail):
+    mail.enqueue("a", payload=b"x" * 1001)
+    mail.enqueue("b", "c", "d", payload=b"x" * 500)
+    mail.raw.hdel(mail.keys.task("b"), "payload")
+    mail.wakes()
+
+    found = [[raw[0] for raw in mail.run(leases.pop(mail.keys, 9, most_bytes=1000))] for _ in range(3)]
+
+    assert found == [[b"a"], [b"b", b"c", b"d"], []]
+    assert mail.totals() == {"enqueued": 4, "succeeded": 4}
+
+
+def test_another_is_woken_while_tasks_wait_that_a_pop_had_no_bytes_for(mail):
+    mail.enqueue("a", "b", payload=b"x" * 1000)
+    mail.wakes()
+
+    mail.run(leases.pop(mail.keys, 9, most_bytes=1000))
+
+    assert mail.wakes()
+    assert mail.ids("waiting") == ["b"]
+
+
 def test_a_queue_that_was_never_used_stays_without_keys(mail):
     assert popped(mail) == []
     assert mail.snapshot() == {}

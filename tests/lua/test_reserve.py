@@ -441,10 +441,14 @@ def test_one_that_cannot_be_handed_out_is_passed_by_before_the_limit(mail):
     assert mail.ids("waiting") == []
 
 
-def test_a_program_is_given_all_that_it_asks_for(mail):
-    for n in range(3):
-        mail.enqueue(f"t{n}", payload=b"x" * 1_000_000)
-    assert len(mail.reserve(3)) == 3
+def test_another_is_woken_while_tasks_wait_that_a_reply_had_no_bytes_for(mail):
+    mail.enqueue("a", "b", payload=b"x" * 1000)
+    mail.wakes()
+
+    assert [one.id for one in mail.ask(5, most_bytes=1000).attempts] == ["a"]
+    assert mail.wakes()
+    mail.ask(5, most_bytes=1000)
+    assert not mail.wakes()
 
 
 def test_the_answer_foretells_when_the_first_of_its_own_leases_ends(mail, clock):

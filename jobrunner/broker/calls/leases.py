@@ -35,6 +35,11 @@ class Reservation(msgspec.Struct, frozen=True):
     keeps_history: bool
     attempts: list[Attempt]
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether there may be more tasks now: the bytes of the payloads, or a bound on the script, ended it."""
+        return self.next_event_ms is not None and self.next_event_ms <= self.now_ms
+
 
 _BEFORE_TASKS, _WORDS_OF_A_TASK = 6, 5
 """Lengths of the parts of the reply of lua/reserve.lua: its head, and each task."""
@@ -98,26 +103,30 @@ def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
 
 REPLY_BYTES = 1 << 20
 """Bytes of payloads in one reply to a worker."""
+CALL_BYTES = 16 << 20
+"""Bytes of payloads that one call by hand takes. With many more the server answers nobody for seconds and the client
+stops waiting for the reply: reserved items would be under leases that nobody has, and popped ones lost."""
 
 
 def reserve(
-    keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None, most_bytes: int | None = None
+    keys: QueueKeys, count: int, *, token: str | int, keepalive_ms: int | None = None, most_bytes: int = CALL_BYTES
 ) -> Call[Reservation]:
     """Reserves up to `count` tasks, first in line. `token` must be new for each call: the number of the first lease,
     from which the others count on, or a text that a number is made from. The reply is full with `most_bytes` of
-    payloads: a worker reserves again at once, and blocks the server for a shorter time per call."""
+    payloads, or one task: a worker reserves again at once, and blocks the server for a shorter time per call."""
     lease = token if isinstance(token, int) else number_from(token)
     given = "" if keepalive_ms is None else keepalive_ms
     read = partial(_reservation, keys.name, lease)
     return _reserve.on(
         keys, read=read, tasks=keys.tasks, count=count, first_lease=lease, keepalive_ms=given,
-        most_bytes="" if most_bytes is None else most_bytes,
+        most_bytes=most_bytes,
     )  # fmt: skip
 
 
-def pop(keys: QueueKeys, count: int) -> Call[list[list[Any]]]:
-    """Takes up to `count` tasks out of the queue, at most once. Reply: lists of id, type, payload, headers (bytes)."""
-    return _pop.on(keys, tasks=keys.tasks, count=count)
+def pop(keys: QueueKeys, count: int, *, most_bytes: int = CALL_BYTES) -> Call[list[list[Any]]]:
+    """Takes up to `count` tasks, and `most_bytes` of payloads or one task, out of the queue, at most once. Reply: lists
+    of id, type, payload, headers (bytes)."""
+    return _pop.on(keys, tasks=keys.tasks, count=count, most_bytes=most_bytes)
 
 
 CommitReport = (

@@ -1,9 +1,10 @@
 local waiting, scheduled, pending, dead, done, leases, settings, bucket, counters, wake, outbox = unpack(KEYS)
-local now_ms, tasks, count = unpack(ARGV)
+local now_ms, tasks, count, most_bytes = unpack(ARGV)
 -- pop: waiting → out of the queue, the first `count` in it: at most once, nothing comes back.
 -- KEYS  waiting, scheduled, pending, dead, done, leases: zsets · settings, bucket, counters: hashes · wake: zset ·
 --       outbox: hash
--- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many
+-- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many ·
+--       most_bytes: of payloads, beyond which no more are taken out
 -- reply list of {id, type, payload, headers, encoding, then, retry_count}; empty when nothing waits, the queue is
 --       paused or has no tokens
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
@@ -16,11 +17,11 @@ local now_ms, tasks, count = unpack(ARGV)
 count = tonumber(count)
 local now = read_clock(now_ms)
 local config = maintain(now, count)
-local reply, history = {}, read_history()
+local reply, history, bytes_left = {}, read_history(), tonumber(most_bytes)
 
-local function take_out(ids)
-  local taken, types = {}, {}
-  for _, id in ipairs(ids) do
+local function take_out(ids, may_stop)
+  local taken, types, stopped_at = {}, {}, nil
+  for n, id in ipairs(ids) do
     local task = redis.pcall('HMGET', tasks .. id, 'type', 'payload', 'headers', 'encoding', 'enqueue_time',
       'expires_in_ms', 'then', 'retry_count', 'cancel_requested')
     local is_damaged = task.err or not (task[1] or task[2] or task[5])
@@ -28,11 +29,13 @@ local function take_out(ids)
       post(task[7], 'succeeded', '')
       reply[#reply + 1] = {id, task[1], task[2], task[3], task[4], task[7], task[8]}
       taken[#taken + 1], types[#types + 1] = id, task[1] or ''
+      if task[2] then bytes_left = bytes_left - #task[2] end
+      if bytes_left <= 0 then stopped_at = n if may_stop then break end end
     end
   end
   retire(taken, types, now, history)
   if #taken > 0 then redis.call('HINCRBY', counters, 'succeeded', #taken) end
-  return #taken
+  return #taken, stopped_at
 end
 
 hand_out_tasks(config, math.min(count, config.at_most), take_out, now, false)

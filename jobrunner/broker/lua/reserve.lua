@@ -5,7 +5,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 --       outbox: hash
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many · first_lease: number of the
 --       first lease, new for each call; the others count on · keepalive_ms: where tasks name none, '' = the queue's ·
---       most_bytes: of payloads, beyond which no more are handed out ('' = no bound; ignored with partitions)
+--       most_bytes: of payloads, beyond which no more are handed out
 -- reply {now, next event or '', end of a lease of the usual length (Unix ms), usual length (ms), usual max_attempts,
 --       1 if the queue keeps history, else 0, then for each lease: id, type, payload, enqueue_time, more}; more is nil
 --       for a task that never failed and has no options, else {retry_count, max_attempts, keepalive_ms, headers,
@@ -24,7 +24,7 @@ local config = maintain(now, count)
 local keepalive = number(keepalive_ms) or config.keepalive
 local usual_end = exact(now + keepalive)
 local reply = {exact(now), '', usual_end, exact(keepalive), exact(config.max_attempts), config.history and 1 or 0}
-local lease, last, bytes_left = tonumber(first_lease), #reply, tonumber(most_bytes) or math.huge
+local lease, last, bytes_left = tonumber(first_lease), #reply, tonumber(most_bytes)
 
 local function hand_out(ids, may_stop)
   local ends, numbers, at, soonest, stopped_at = {}, {}, 0, math.huge, nil
@@ -49,7 +49,7 @@ local function hand_out(ids, may_stop)
       -- Only history reports how long tasks waited and ran.
       if config.history then redis.pcall('HSET', tasks .. id, 'started_at', reply[1]) end
       if payload then bytes_left = bytes_left - #payload end
-      if bytes_left <= 0 and may_stop then stopped_at = n break end
+      if bytes_left <= 0 then stopped_at = n if may_stop then break end end
     end
   end
   if config.foreseen then config.foreseen = math.min(config.foreseen, soonest) end
@@ -64,7 +64,6 @@ if is_cut_short then
   reply[2] = reply[1]
 elseif taken < count or count == 0 then
   reply[2] = next_event(config, lifts)
-elseif redis.call('ZCARD', waiting) > 0 then
-  notify_worker(wake)
 end
+if taken > 0 and (is_cut_short or taken == count) and redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
 return reply

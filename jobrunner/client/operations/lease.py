@@ -35,7 +35,7 @@ from jobrunner.task import check_priority
 _RECHECK_S = 2.0
 RESERVED_AT_ONCE = 10_000
 """Items that one script hands out, in some 100 ms. With many more the client stops waiting for the reply, and the items
-are under leases that nobody has."""
+are under leases that nobody has. Large payloads end it earlier: `leases.CALL_BYTES`."""
 MOVED_AT_ONCE = 250
 """Moves in one script: each writes a hash and two sets, and more would keep the server from others for too long."""
 
@@ -250,9 +250,13 @@ def _taken(ref: QueueRef, n: int, keepalive_ms: int | None, commits: Calls) -> O
 def taking(
     wanted: Sequence[tuple[QueueRef, int]], keepalive_ms: int | None, commits: Sequence[Call[Any]] = ()
 ) -> Uninterrupted:
-    """Reserves so many items from each queue, behind the commits. What was reserved is released when the
-    caller is cancelled meanwhile."""
-    reserves = [leases.reserve(ref.keys, n, token=new_token(), keepalive_ms=keepalive_ms) for ref, n in wanted]
+    """Reserves so many items from each queue, behind the commits; the queues share the bytes of one call. What was
+    reserved is released when the caller is cancelled meanwhile."""
+    most_bytes = leases.CALL_BYTES // len(wanted)
+    reserves = [
+        leases.reserve(ref.keys, n, token=new_token(), keepalive_ms=keepalive_ms, most_bytes=most_bytes)
+        for ref, n in wanted
+    ]
     return Uninterrupted([*commits, *reserves], undo=lambda answers: _released(wanted, answers[len(commits) :]))
 
 

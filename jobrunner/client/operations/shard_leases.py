@@ -111,7 +111,7 @@ def _taken(
             refused[shard.name] = some
             continue
         taken += some.attempts
-        if len(some.attempts) == count:
+        if some.attempts and (len(some.attempts) == count or some.is_cut_short):
             ready.append(shard)
     return taken
 

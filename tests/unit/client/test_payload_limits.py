@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from jobrunner import Item
 from jobrunner.client.client import Client, keys_of
 from jobrunner.errors import InvalidOption, PayloadTooLarge, UsageError
 from jobrunner.task import Task, new_id
@@ -62,6 +63,34 @@ def test_many_large_payloads_go_a_mib_at_a_time(way: Any, trips: list[int]) -> N
     enqueue(way, b"x" * MIB, b"x", b"x")
     assert trips == [1, 1, 1, 1, 1]
     assert way.queue("mail").counts()["waiting"] == 10
+
+
+def test_what_is_taken_at_once_is_bounded_in_bytes_and_the_rest_stays_in_its_place(way: Any) -> None:
+    queue = way.queue("mail")
+    queue.push_many([Item(b"x" * MIB, id=f"{n:02}") for n in range(40)])
+
+    first = queue.reserve(5000)
+    second = queue.reserve(5000, committing=first)
+    popped = queue.pop(1000)
+
+    assert [[one.id for one in taken] for taken in (first, second, popped)] == [
+        [f"{n:02}" for n in ids] for ids in (range(16), range(16, 32), range(32, 40))
+    ]
+    assert queue.commit_many(second) == [True] * 16
+    assert queue.totals() == {"enqueued": 40, "succeeded": 40}
+
+
+def test_partitions_share_the_bytes_of_one_call_and_are_asked_again(way: Any, trips: list[int]) -> None:
+    queue = way.queue("mail")
+    queue.configure(partitions=2)
+    queue.push_many([Item(b"x" * MIB, partition=f"k{n}") for n in range(40)])
+
+    taken = queue.reserve(5000)
+    assert len(taken) == 16
+    assert len({one.queue for one in taken}) == 2
+    del trips[:]
+    assert len(queue.reserve(5000)) >= 8
+    assert trips == [2], "both are known to have more"
 
 
 def test_headers_count_too(way: Any, trips: list[int]) -> None:

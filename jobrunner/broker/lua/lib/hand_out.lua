@@ -1,6 +1,6 @@
 -- Passes ids from the front of the queue to `take` until `wanted` of them were fit: later ids replace unfit ones.
--- `take` returns the number of fit ids and, if it did not take all, the position at which it stopped. Returns the
--- number of fit ids, and whether a bound ended the call: too many unfit ids, or `take`.
+-- `take` returns the number of fit ids and, when it is to get no more, the position of the last id that it took.
+-- Returns the number of fit ids, and whether a bound ended the call: too many unfit ids, or `take`.
 local function hand_out_in_order(wanted, take)
   local taken, looked_at, bound = 0, 0, wanted + SLICE
   while taken < wanted and looked_at < bound do

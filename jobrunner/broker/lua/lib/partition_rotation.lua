@@ -1,5 +1,8 @@
 -- Hands out tasks partition by partition. A call reads a bounded number of tasks and partitions.
 local READS_PER_CALL = 500
+-- A round of tasks is handed out as a whole, as its partitions have had their turn. So it is short: `take` may have had
+-- enough bytes after the first.
+local TASKS_PER_ROUND = 50
 
 -- Adds tasks to their partitions that were waiting before the queue had any.
 local function enter_partitions(prefix)
@@ -67,11 +70,11 @@ local function choose_tasks(prefix, band, limiter, wanted, chosen, turn, spare)
 end
 
 -- Hands out the chosen tasks. Returns the fit ids with their partitions, as id, partition, ..., and the partitions of
--- the unfit ones.
+-- the unfit ones; the number of fit ids; and whether `take` is to get no more.
 local function hand_out_chosen(chosen, take, limiter)
   local ids, holders, failed = {}, {}, {}
   for i = 1, #chosen, 2 do ids[#ids + 1] = chosen[i] end
-  take(ids)
+  local _, stopped_at = take(ids, false)
   call_sliced('ZREM', waiting, ids)
   for i = 1, #chosen, 2 do
     local id, partition = chosen[i], chosen[i + 1]
@@ -82,7 +85,7 @@ local function hand_out_chosen(chosen, take, limiter)
       holders[#holders + 1], holders[#holders + 2] = id, partition
     end
   end
-  return holders, failed, #ids - #failed
+  return holders, failed, #ids - #failed, stopped_at
 end
 
 -- Like hand_out_in_order, but partition after partition, within their limits.
@@ -97,11 +100,12 @@ local function hand_out_by_partition(prefix, limits, limiter, wanted, take, now,
   for band = -1, 1 do
     repeat
       local chosen, looked_at = {}, 0
-      turn, spare, looked_at = choose_tasks(prefix, band, limiter, wanted - taken, chosen, turn, spare)
+      local most = math.min(wanted - taken, TASKS_PER_ROUND)
+      turn, spare, looked_at = choose_tasks(prefix, band, limiter, most, chosen, turn, spare)
       if #chosen > 0 then
-        local holders, failed, fit = hand_out_chosen(chosen, take, limiter)
+        local holders, failed, fit, stopped_at = hand_out_chosen(chosen, take, limiter)
         for _, word in ipairs(holders) do all[#all + 1] = word end
-        taken, spare = taken + fit, spare - #failed
+        taken, spare = taken + fit, stopped_at and 0 or spare - #failed
         -- Unfit tasks did not use the limits of their partitions, which may have more tasks to hand out.
         check_partitions(prefix, failed, limiter, turn)
       end
