@@ -144,18 +144,14 @@ class QueueRotation:
         return dict.fromkeys(some, 1) | (self._split(giving, rest) if rest else {})
 
     def _split(self, by_credit: list[str], wanted: int) -> dict[str, int]:
-        """Splits by weight, among as many of these queues as there are shares for, those with most credit first."""
+        """Splits by weight, among as many of these queues as there are shares for, those with most credit first. What
+        is left goes to the first, also when nothing is for a queue then: it keeps its credit until it is first."""
         least = _LEAST if by_credit[0] in self._giving else 1
         chosen = by_credit[: max(math.ceil(wanted / least), 1)]
-        total, left = sum(self._weights[queue] for queue in chosen), wanted
-        shares = {}
-        for queue in chosen:
-            share = min(max(wanted * self._weights[queue] // total, 1), left)
-            if share:
-                shares[queue] = share
-            left -= share
-        shares[chosen[0]] += left
-        return shares
+        total = sum(self._weights[queue] for queue in chosen)
+        shares = {queue: wanted * self._weights[queue] // total for queue in chosen}
+        shares[chosen[0]] += wanted - sum(shares.values())
+        return {queue: share for queue, share in shares.items() if share}
 
     def gave_all(self, queue: str) -> None:
         """Records that a queue filled its last reserve."""

@@ -74,6 +74,16 @@ def test_many_full_queues_are_served_by_weight_whatever_is_wanted(wanted: int) -
         assert found[queue] == pytest.approx(3000 * wanted * weight / sum(weights.values()), rel=0.05)
 
 
+def test_a_queue_of_low_weight_owes_nothing_after_large_reserves() -> None:
+    """It had a task of each of them, more than its weight, and then none for as long as small reserves made that up."""
+    weights = {"low": 1, "middle": 5, "high": 20}
+    turns = full(weights)
+    for wanted, count in ((20, 3000), (1, 5200)):
+        found = served(turns, [wanted] * count)
+        for queue, weight in weights.items():
+            assert found[queue] == pytest.approx(wanted * count * weight / 26, rel=0.1)
+
+
 @given(
     st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3), st.integers(1, 50), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(1, 400), st.integers(0, 2**12)), max_size=30),
