@@ -52,7 +52,7 @@ class QueueRotation:
 
     def __init__(self, weights: Mapping[str, int], poll_s: float) -> None:
         self._weights = dict(weights)
-        self._credit = dict.fromkeys(weights, 0)
+        self._credit = dict.fromkeys(weights, 0.0)
         self._asleep_until = dict.fromkeys(weights, 0.0)
         self._blocked: set[str] = set()
         self._giving: set[str] = set()
@@ -70,7 +70,7 @@ class QueueRotation:
         """Adds queues to the rotation, and sets the weights of its present queues."""
         for queue, weight in weights.items():
             self._weights[queue] = weight
-            self._credit.setdefault(queue, 0)
+            self._credit.setdefault(queue, 0.0)
             self._asleep_until.setdefault(queue, 0.0)
 
     @property
@@ -120,8 +120,11 @@ class QueueRotation:
         if len(ready) <= 1:
             return dict.fromkeys(ready, wanted)
         total = sum(self._weights[queue] for queue in ready)
+        # `sleep` cancels credit and debt. The others make that up by weight, so that the sum stays 0: a sum that grows
+        # with each empty queue would outgrow what a queue of low weight accrues, which then has no turn again.
+        per_weight = wanted - sum(self._credit[queue] for queue in ready) / total
         for queue in ready:
-            self._credit[queue] += wanted * self._weights[queue]
+            self._credit[queue] += per_weight * self._weights[queue]
         by_credit = sorted(ready, key=self._credit.__getitem__, reverse=True)
         giving = [queue for queue in by_credit if queue in self._giving]
         others = [queue for queue in by_credit if queue not in self._giving]
@@ -175,7 +178,7 @@ class QueueRotation:
             known.discard(queue)
         if queue in self._blocked:
             return
-        self._credit[queue] = 0  # an empty queue neither accrues credit nor owes any
+        self._credit[queue] = 0.0  # an empty queue neither accrues credit nor owes any
         pause = min(self.poll_s, keepalive_s)
         if next_event_s is not None:
             pause = min(pause, max(next_event_s, 0.0))

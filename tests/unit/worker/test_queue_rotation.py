@@ -84,6 +84,28 @@ def test_a_queue_of_low_weight_owes_nothing_after_large_reserves() -> None:
             assert found[queue] == pytest.approx(wanted * count * weight / 26, rel=0.1)
 
 
+@pytest.mark.parametrize("wanted", [1, 2, 4, 20])
+@pytest.mark.parametrize("empty", [1, 2, 6])
+def test_queues_with_tasks_are_served_by_weight_beside_queues_that_wake_and_give_none(wanted: int, empty: int) -> None:
+    """As empty queues, which a busy worker polls again and again, or queues whose partitions are at a limit."""
+    weights = {"low": 1, "middle": 5, "high": 20}
+    turns = QueueRotation(weights | {f"empty{number}": 1 for number in range(empty)}, 15.0)
+    for queue in weights:
+        turns.gave_all(queue)
+    found: Counter[str] = Counter()
+    for _ in range(3000):
+        plan = turns.plan(wanted)
+        for queue, share in plan.shares.items():
+            if queue in weights:
+                found[queue] += share
+                turns.gave_all(queue)
+            else:
+                turns.sleep(queue, None, 30.0)
+        turns.wake_all()
+    for queue, weight in weights.items():
+        assert found[queue] == pytest.approx(found.total() * weight / 26, rel=0.1)
+
+
 @given(
     st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3), st.integers(1, 50), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(1, 400), st.integers(0, 2**12)), max_size=30),
