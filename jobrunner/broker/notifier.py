@@ -122,7 +122,7 @@ class Notifier:
             self.can_bring = self._listener.can_bring and self._broker.now_ms is server_clock
         plan, self._plan = self._plan, tuple  # once: without the replies, the effects of the calls are unknown
         try:
-            calls = plan()
+            calls = plan() if self.can_bring else ()  # it could when the plan was made, for the queues of that moment
             heard, replies = self._listener.wait_with(self._listen_s, calls)
         except Exception:
             self._listen_s = _AWAY_S

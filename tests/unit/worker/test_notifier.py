@@ -203,6 +203,28 @@ def test_what_the_server_refuses_comes_as_an_error(
     assert isinstance(heard.brought[0], ServerRefused)
 
 
+def test_queues_that_are_added_in_more_slots_of_a_cluster_cost_no_hint(
+    server: Server, heard: Heard, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As partitions of a worker's only queue. Calls planned for one connection are not sent with several: the missing
+    replies raised, and the hints that were heard were lost."""
+    client.queue("a").reserve()
+    broker = Broker(Endpoint(server.url), retry_timeout_s=0)
+    monkeypatch.setattr(notifier, "_by_slot", lambda _, queues: [[queue] for queue in queues])
+    wakeup = Notifier(broker, keys, ["a"], heard.hear)
+    assert wakeup.can_bring
+
+    wakeup.listen_to(["a", "b"])
+    wakeup.arm(lambda: reserve(keys, "mine"))
+    client.queue("a").push("x")
+    wakeup.step()
+
+    assert (heard, heard.brought, wakeup.is_armed) == (["a"], [], False)
+    assert client.queue("a").counts()["waiting"] == 1
+    wakeup.close()
+    broker.close()
+
+
 def test_calls_are_sent_once(
     wakeup: Notifier, fault_proxy: FaultProxy, heard: Heard, client: Client, raw: redis.Redis, keys: Keys
 ) -> None:
