@@ -251,6 +251,8 @@ class Worker:
             described["problem"] = f"loops that do not turn: {', '.join(hanging)}"
         elif (failure := self.failure) is not None:
             described["problem"] = str(failure)
+        elif problem := parts.guard.keeper.problem:
+            described["problem"] = problem
         return "problem" not in described, described
 
     @property

@@ -80,8 +80,10 @@ class Intake:
 
     @property
     def lacks_keeper(self) -> bool:
-        """Whether leases would end before a starting lease keeper renews them: then the worker reserves nothing."""
-        return self._leases_are_short and not self._parts.leases.is_ready
+        """Whether leases may end before a lease keeper renews them, as they are short and it is starting, or it cannot
+        be started: then the worker reserves nothing."""
+        leases = self._parts.leases
+        return not leases.is_ready and (self._leases_are_short or leases.is_missing)
 
     def take_probe(self, queue: str, reply: Probe | JobrunnerError, asked_at: float) -> JobrunnerError | None:
         """Processes the reply to a probe; returns it if it is an error."""

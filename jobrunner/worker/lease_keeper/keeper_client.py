@@ -29,9 +29,10 @@ from typing import Any
 
 import msgspec
 
-from jobrunner.clock import monotonic, sleep
+from jobrunner.clock import monotonic
 from jobrunner.jobs.registry import waiting_on_crash
 from jobrunner.logs import SafeLogger
+from jobrunner.loop import Complaints, Signal, back_off
 from jobrunner.worker.child_processes import claims_children, environment_of_others, is_suspended, name_of_this
 from jobrunner.worker.lease_keeper.keeper_link import STOPS, HeldLeases, HeldWork, SharedMemory, serve_line
 
@@ -43,8 +44,10 @@ _MISSED = 6
 """Polls without a heartbeat after which a keeper counts as hanging; it sends one every 0.2 s."""
 _MISSED_STOPPED = 2
 """The same of a keeper that the system reports as stopped."""
-_BETWEEN_STARTS_S = 0.5
+_AFTER_ERROR_S = 0.5
+_LONGEST_AFTER_ERROR_S = 2.0
 _CHUNK = 1 << 16
+_CANNOT_START = "the lease keeper cannot be started"
 _noted: "weakref.WeakSet[SharedMemory]" = weakref.WeakSet()
 _installed: list[bool] = []
 _log = SafeLogger("jobrunner.leases")
@@ -62,6 +65,9 @@ class KeeperClient:
         self._first_line = serve_line(url, prefix)
         self._lock = threading.Lock()
         self._closing = False
+        self._closed = Signal()
+        self._complaints = Complaints()
+        self._why = ""
         self._keeper: subprocess.Popen[bytes] | None = None
         self._wake_pipe = WakePipe()
         self.leases = HeldLeases(lambda: self._wake_pipe.ring())
@@ -83,10 +89,18 @@ class KeeperClient:
         """Whether the keeper is replaced when it dies."""
         return self._watcher.is_alive()
 
+    @property
+    def problem(self) -> str:
+        """Why the worker takes no tasks: no keeper could be started for half a minute; '' when that is not so."""
+        if (away_s := self.leases.away_s) <= _LONGEST_START_S:
+            return ""
+        return f"no tasks are taken: the lease keeper could not be started for {away_s:.0f} s: {self._why}"
+
     def close(self) -> None:
         """Ends the keeper, which hands nothing back; leases end by themselves from now on."""
         with self._lock:
             self._closing = True
+            self._closed.set()
             self.leases.disconnect()
             self.leases.memory.end_well()
             keeper = self._keeper
@@ -99,6 +113,7 @@ class KeeperClient:
         self.leases.memory.close()
 
     def _watch(self) -> None:
+        failures = 0
         while True:
             with self._lock:
                 keeper = None if self._closing else self._open()
@@ -106,15 +121,22 @@ class KeeperClient:
             if self._closing:
                 return
             self.leases.disconnect()
-            _log.warning("the lease keeper died; starting another", held=len(self.leases))
-            if not was_ready:  # it never got so far: do not burn the processor on it
-                sleep(_BETWEEN_STARTS_S)
+            if was_ready:
+                failures = 0
+                _log.warning("the lease keeper died; starting another", held=len(self.leases))
+                continue
+            failures += 1
+            if keeper is not None:
+                self._why = f"it ended before it was ready, with exit code {keeper.returncode}"
+            if self._complaints.may_tell(_CANNOT_START):
+                _log.warning(_CANNOT_START, error=self._why, held=len(self.leases), failures=failures)
+            self._closed.wait(back_off(failures, _AFTER_ERROR_S, _LONGEST_AFTER_ERROR_S))
 
     def _open(self) -> subprocess.Popen[bytes] | None:
         try:
             read_end = self._wake_pipe.open()
         except OSError as error:  # jobs have used up the descriptors
-            _log.warning("the lease keeper cannot be started", error=str(error))
+            self._why = str(error)
             return None
         own = _own_pidfd()
         inherited = [read_end, self.leases.memory.descriptor]
@@ -128,8 +150,8 @@ class KeeperClient:
                     words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=inherited,
                     env=environment_of_others(),
                 )  # fmt: skip
-        except OSError as error:
-            _log.warning("the lease keeper cannot be started", error=str(error))
+        except OSError as error:  # of the system's limits, or a deploy has removed the program
+            self._why = str(error)
             return None
         finally:
             os.close(read_end)
@@ -190,6 +212,8 @@ class KeeperClient:
                     if keeper.stdin is not None and not self._closing:
                         self.leases.connect(keeper.stdin, partial(self._write_rest, keeper))
                 is_ready = True
+                if self._complaints.may_tell_end(_CANNOT_START):
+                    _log.info("the lease keeper has started")
             elif self.leases.stop(token) and word == "L":
                 _log.warning("a lease was lost while its task ran", token=token)
         return is_ready

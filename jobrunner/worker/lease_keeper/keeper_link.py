@@ -20,6 +20,7 @@ from typing import IO
 import msgspec
 
 from jobrunner.attempt import ALONE, Attempt
+from jobrunner.clock import monotonic
 from jobrunner.worker.child_processes import name_of_this
 
 _BEATS, _LACKS, _LOWEST, _HIGHEST, _ENDED, _TEXT, _SIGNAL, _SIGNS = range(8)
@@ -31,6 +32,9 @@ _SIZE = _WORDS * 8
 _LONG_AGO = 0.0
 SHORT_MS = 15_000.0
 """Shorter leases may end while a keeper starts, or before it reads its pipe."""
+_MISSING_S = 5.0
+"""Without a keeper for this time, a next one may never start. A task begun before has the rest of its lease, which is
+not short, for another to come."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a keeper ignores: they are meant for its worker."""
 
@@ -210,6 +214,7 @@ class HeldLeases:
         self._lock = threading.Lock()
         self._wake = wake
         self._pipe: IO[bytes] | None = None
+        self._away_since = monotonic()
         self._write_rest: Callable[[bytes], bool] = lambda _: False
         self.begin = self.memory.begin
         """Called with each attempt before it begins, by the thread that runs it."""
@@ -239,12 +244,27 @@ class HeldLeases:
     def disconnect(self) -> None:
         """Disconnects a keeper that is gone."""
         with self._lock:
+            self._lose()
+
+    def _lose(self) -> None:
+        if self._pipe is not None:
+            self._away_since = monotonic()  # first: `away_s` reads both without the lock
             self._pipe = None
 
     @property
     def is_ready(self) -> bool:
         """Whether the keeper runs."""
         return self._pipe is not None
+
+    @property
+    def away_s(self) -> float:
+        """Seconds without a keeper; 0 while it runs."""
+        return 0.0 if self._pipe is not None else monotonic() - self._away_since
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there has been no keeper for longer than one takes to start: nobody may renew any lease."""
+        return self.away_s > _MISSING_S
 
     def can_keep(self, attempts: list[Attempt]) -> bool:
         """Whether the keeper renews each of these leases before it ends; a short lease may end while the keeper is
@@ -280,7 +300,7 @@ class HeldLeases:
         except OSError:
             return
         if rest and not self._write_rest(rest):
-            self._pipe = None
+            self._lose()
 
     def attempts(self) -> list[Attempt]:
         """All held attempts."""

@@ -81,6 +81,7 @@ class Held:
     def __init__(self) -> None:
         self.tokens: dict[str, float] = {}
         self.is_ready = True
+        self.is_missing = False
 
     def clear(self, attempt: Attempt) -> None:
         """Of its suspicion."""
@@ -887,6 +888,17 @@ def test_nothing_is_reserved_without_a_keeper_where_leases_are_declared_to_be_sh
     assert bench.ear.calls == ()
     assert client.queue("q").counts()["waiting"] == 2
     bench.held.is_ready = True
+    assert len(bench.begun()) == 2
+
+
+def test_nothing_is_reserved_while_no_keeper_can_be_started(bench: Bench, client: Client) -> None:
+    """Leases of any length would end while their tasks run."""
+    push(client, 2)
+    bench.held.is_ready, bench.held.is_missing = False, True
+    assert 0 < bench.step() < 1
+    assert bench.ear.calls == ()
+    assert client.queue("q").counts()["waiting"] == 2
+    bench.held.is_ready, bench.held.is_missing = True, False
     assert len(bench.begun()) == 2
 
 

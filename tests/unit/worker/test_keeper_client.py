@@ -18,10 +18,11 @@ from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import leases as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.worker.lease_keeper import keeper_client
+from jobrunner.worker.lease_keeper import keeper_client, keeper_link
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import HeldWork
 from tests.support.server import Server
+from tests.support.stopped_clock import stopped
 from tests.support.waiting import wait_for
 from tests.unit.worker.attempts import attempt_at
 
@@ -177,6 +178,21 @@ def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, k
     os.kill(pid_of(held), signal.SIGKILL)
     wait_for(lambda: not held.leases.can_keep([attempt_at("x", keepalive_ms=2000.0)]))
     held.close()
+
+
+def test_a_keeper_is_missing_when_it_is_away_for_longer_than_a_start(
+    held: KeeperClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = stopped(monkeypatch, keeper_link)
+    assert (held.leases.away_s, held.leases.is_missing, held.problem) == (0.0, False, "")
+
+    held.leases.disconnect()
+    clock.now += 5.0
+    held.leases.disconnect()  # after each start that failed
+    assert (held.leases.away_s, held.leases.is_missing) == (5.0, False)
+    clock.now += 25.5
+    assert held.leases.is_missing
+    assert held.problem.startswith("no tasks are taken: the lease keeper could not be started for 30 s")
 
 
 def test_a_keeper_that_is_still_starting_does_not_stop_its_worker(
