@@ -24,6 +24,7 @@ from jobrunner.cli.output import (
     when,
 )
 from jobrunner.cli.queues import purged
+from jobrunner.cli.status import tell_unread
 from jobrunner.cli.suggestions import check_queue, queue_names
 from jobrunner.cli.task_lists import (
     LIMIT,
@@ -102,8 +103,7 @@ def groups(shared: CommonOptions, queue: str | None, limit: int, wide: bool) -> 
             "dead": found.dead, "ungrouped": found.ungrouped, "problems": dict(found.problems),
         })  # fmt: skip
         return
-    for name, problem in found.problems:
-        talk(f"queue {name} cannot be read: {problem}")
+    tell_unread(dict(found.problems))
     if some:
         echo(_group_table(some, names_queue=queue is None, wide=wide))
     if more := len(found.groups) - len(some):

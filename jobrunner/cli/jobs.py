@@ -4,6 +4,7 @@ import click
 
 from jobrunner.cli.options import CommonOptions, connected, modules_or_configured, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, prints_all_columns, table, talk
+from jobrunner.cli.status import tell_unread
 from jobrunner.cli.suggestions import job_names, nearest_of
 from jobrunner.inspector.jobs import JobView, job_views
 from jobrunner.jobs.registry import all_jobs, load_modules
@@ -30,8 +31,10 @@ def jobs(shared: CommonOptions, name: str | None, modules: tuple[str, ...], wide
     counts attempts and DEAD tasks, of all time; LAST HOUR is how many attempts ended.
     """
     load_modules(modules_or_configured(modules))
+    unread: dict[str, str] = {}
     with connected(shared) as client:
-        found = job_views(client, all_jobs())
+        found = job_views(client, all_jobs(), unread)
+    tell_unread(unread)
     if name is not None:
         known = sorted({job.name for job in found})
         if name not in known:

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import (
     LOG_LEVEL,
@@ -20,6 +19,7 @@ from jobrunner.cli.output import Refusal, answer_json, echo, table, talk
 from jobrunner.cli.pipeline_push import push
 from jobrunner.cli.pipeline_show import loaded_pipeline, show
 from jobrunner.cli.signals import Restart
+from jobrunner.cli.status import tell_unread, unread_queues
 from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.cli.work import WorkOptions, chosen_client, work_here, worker_command
@@ -31,6 +31,7 @@ from jobrunner.etl.progress import Emptied
 from jobrunner.etl.spark_conf import choose
 from jobrunner.formatting import duration, rate
 from jobrunner.inspector.lag import WITHIN_S, StationLag, read_lags
+from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_output import FORMATS, log_to_stderr
 
@@ -59,12 +60,15 @@ def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
     """
     load_modules(modules_or_configured(modules))
     with connected(shared) as client:
-        rows = _rows({one.name: one for one in all_pipelines()}, client.stats())
+        found = queue_views(client, [])
+    tell_unread(unread_queues(one for one in found if "/" in one.name))
+    rows = _rows({one.name: one for one in all_pipelines()}, {one.name: one for one in found})
     if shared.as_json:
         answer_json(rows)
     elif rows:
         columns = ("PIPELINE", "STATIONS", "QUEUES", "OPEN", "DEAD")
-        shown = [(row["name"], _or_dash(row["stations"]), row["queues"], row["open"], row["dead"]) for row in rows]
+        names = ("name", "stations", "queues", "open", "dead")
+        shown = [tuple(_or_dash(row[name]) for name in names) for row in rows]
         echo(table(columns, shown))
     else:
         talk("no pipeline is declared, and the server has none")
@@ -92,20 +96,21 @@ pipeline.add_command(show)
 pipeline.add_command(push)
 
 
-def _rows(declared: dict[str, Pipeline], stats: dict[str, QueueCounts]) -> list[dict[str, object]]:
+def _rows(declared: dict[str, Pipeline], stats: dict[str, QueueView]) -> list[dict[str, object]]:
     named = {name.partition("/")[0] for name in stats if "/" in name}
     return [_row(name, declared.get(name), stats) for name in sorted(named | declared.keys())]
 
 
-def _row(name: str, declared: Pipeline | None, stats: dict[str, QueueCounts]) -> dict[str, object]:
+def _row(name: str, declared: Pipeline | None, stats: dict[str, QueueView]) -> dict[str, object]:
     own = {queue: found for queue, found in stats.items() if queue.startswith(f"{name}/")}
     nodes = [] if declared is None else declared.graph.nodes
+    is_unread = any(found.problem for found in own.values())
     return {
         "name": name,
         "stations": None if declared is None else sum(node.is_served for node in nodes),
         "queues": len(own.keys() | {node.queue for node in nodes}),
-        "open": sum(found.open for found in own.values()),
-        "dead": sum(found.dead for found in own.values()),
+        "open": None if is_unread else sum(found.open for found in own.values()),
+        "dead": None if is_unread else sum(found.dead for found in own.values()),
     }
 
 

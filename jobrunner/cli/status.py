@@ -1,6 +1,6 @@
 """`jobrunner status`: an overview of the server, queues, workers and periodic jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -9,7 +9,7 @@ from jobrunner.cli.output import answer_json, echo, facts, prints_all_columns, t
 from jobrunner.client.client import Client
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import SettingOrigin
-from jobrunner.formatting import duration
+from jobrunner.formatting import duration, listed
 from jobrunner.inspector.snapshot import QueueView, Snapshot, overview, workers_or_none
 
 _EXAMPLES = """\b
@@ -17,6 +17,7 @@ Examples:
   jobrunner status
   jobrunner status --url redis://localhost --json | jq '.queues[].waiting'
 """
+_NAMED = 8
 
 
 @click.command(epilog=_EXAMPLES)
@@ -28,6 +29,7 @@ def status(shared: CommonOptions, wide: bool) -> None:
         seen = overview(client)
     for problem in seen.problems:
         talk(problem)
+    tell_unread(unread_queues(seen.queues))
     if shared.as_json:
         answer_json(seen)
         return
@@ -64,14 +66,21 @@ def queue_table(
             *(queue.name, queue.waiting, queue.scheduled, queue.pending, queue.dead),
             *((queue.done,) if keeps else ()),
             *((queue.totals.get("succeeded", 0),) if is_wide else ()),
-            *(queue.workers, (queue.problem or _switch(queue)) + _changes((changed or {}).get(queue.name, {}))),
+            *(queue.workers, _state(queue) + _changes((changed or {}).get(queue.name, {}))),
         )
         for queue in queues
     ]
     return table(columns, rows, tail=True, wide=wide) if rows else ""
 
 
-def _switch(queue: QueueView) -> str:
+def unread_queues(queues: Iterable[QueueView]) -> dict[str, str]:
+    """The reasons of the queues that cannot be read, by name."""
+    return {queue.name: queue.problem for queue in queues if queue.problem}
+
+
+def _state(queue: QueueView) -> str:
+    if queue.problem:
+        return "cannot be read"
     if not queue.paused:
         return "open"
     return f"paused, ends {when(queue.paused_until)}" if queue.paused_until else "paused"
@@ -89,6 +98,15 @@ def told_workers(client: Client) -> list[WorkerRecord]:
     for problem in problems:
         talk(problem)
     return found
+
+
+def tell_unread(problems: Mapping[str, str]) -> None:
+    """A line on stderr for the queues that cannot be read for the same reason: a node of a cluster has many."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in problems.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        talk(f"queue{'s' if names[1:] else ''} {listed(names, _NAMED)} cannot be read: {reason}")
 
 
 def worker_table(workers: list[WorkerRecord], *, wide: bool = False) -> str:

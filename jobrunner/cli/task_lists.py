@@ -15,7 +15,7 @@ from jobrunner.broker.call import in_slices
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.cli.options import CommonOptions, not_empty
 from jobrunner.cli.output import answer_json, echo, plain_json, prints_all_columns, readable, rising, table, talk, when
-from jobrunner.cli.status import told_workers
+from jobrunner.cli.status import tell_unread, told_workers
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.client.client import Client
 from jobrunner.clock import instant_of
@@ -194,8 +194,7 @@ def show_list(
 ) -> None:
     """Prints the tasks, a row each, or that there are none."""
     records = found.records
-    for name, problem in found.problems.items():
-        talk(f"queue {name} cannot be read: {problem}")
+    tell_unread(found.problems)
     if shared.as_json:
         answer_json([task_value(record, hides) for record in records])
     elif records:

@@ -46,8 +46,11 @@ class JobView:
     failed_last_hour: int = 0
 
 
-def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[JobView]:
-    """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue.
+def job_views(
+    client: Client, declared: Iterable[JobDefinition] = (), unread: dict[str, str] | None = None
+) -> list[JobView]:
+    """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue. `unread`
+    gets the queues whose totals cannot be read, as their node of a cluster is away, with the error.
 
     Makes two round trips for each 500 queues, plus those for the last hour. Raises ServerError.
     """
@@ -55,7 +58,7 @@ def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[Jo
     options = {place: one.options for place, one in jobs.items()}
     schedules = {place: one.periodic.schedule.describe() for place, one in jobs.items() if one.periodic is not None}
     schedules |= {(one.name, one.queue): one.schedule for one in client.periodics()}  # the schedule in force, if any
-    totals = _totals(client)
+    totals = _totals(client, {} if unread is None else unread)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     lately = {(one.type, one.queue): one for one in jobs_of(window) if one.type}
     known = Counter(name for worker in client.workers() for name in worker.types or ())
@@ -76,12 +79,13 @@ def job_views(client: Client, declared: Iterable[JobDefinition] = ()) -> list[Jo
     ]
 
 
-def _totals(client: Client) -> dict[tuple[str, str], dict[str, int]]:
+def _totals(client: Client, unread: dict[str, str]) -> dict[tuple[str, str], dict[str, int]]:
     """Totals of ended attempts and tasks by (job, queue)."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for some in in_slices(client.queues(), _QUEUES_AT_ONCE):
         for queue, totals in zip(some, end_totals(client, some), strict=True):
             if isinstance(totals, ServerUnavailable):  # its cluster node is unreachable: other queues are shown
+                unread[queue] = str(totals)
                 continue
             if isinstance(totals, JobrunnerError):
                 raise totals

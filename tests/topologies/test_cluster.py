@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -253,6 +254,13 @@ def _look_at_the_others(client: Client, alive: set[str]) -> None:
     assert listed.exit_code == 0
     assert "no queue keeps history" in listed.output
     assert {one.queue for one in job_views(client) if one.succeeded} & set(NAMES) == alive
+    for words in (["queues", "list"], ["jobs"], ["tasks", "list"], ["pipeline", "list"]):
+        listed = CliRunner().invoke(command_line, [*words, "--url", client.settings.url, "--prefix", "t"])
+        assert listed.exit_code == 0, listed.output
+        lines = [line for line in listed.stderr.splitlines() if "cannot be read" in line]
+        assert len(lines) == 1, "one line, though several queues are away"
+        assert all(name in lines[0] for name in (away if words[0] != "pipeline" else ["/raw"]))
+    assert re.search(r"^p\d+ +- +1 +- +-$", listed.stdout, re.MULTILINE), "its counts are not 0"
     snapshot = LiveUpdates(client).snapshot()
     assert {queue.name for queue in snapshot.look.queues if not queue.problem} & set(NAMES) == alive
     assert "queues" in {check.what for check in snapshot.warnings}
@@ -273,6 +281,8 @@ def test_the_other_nodes_work_and_can_be_looked_at_while_one_is_away() -> None:
             dead = next(node for node in lenient.primaries() if node.port not in needed)
             alive = {line.name for line in LINES if lenient.owner(slot_of(line.waiting)) is not dead}
             assert alive != set(NAMES)
+            pipeline = next(f"p{n}" for n in range(99) if lenient.owner(slot_of(f"{{p{n}}}".encode())) is dead)
+            client.queue(f"{pipeline}/raw").push(1)
             dead.kill()
             ran.clear()
             wait_for(lambda: all(ran[queue] >= 2 for queue in alive))
@@ -382,8 +392,8 @@ def test_known_queues_are_used_and_paused_while_the_node_of_the_list_of_queues_i
             fresh.queue(there).push(2)
             asyncio.run(push_async())
             assert fresh.queue(there).counts()["waiting"] == 3
-            for command in (["queues", "pause", there], ["queues", "resume", there], ["tasks", "list", there]):
-                told = runner.invoke(command_line, [*command, *where])
+            for words in (["queues", "pause", there], ["queues", "resume", there], ["tasks", "list", there]):
+                told = runner.invoke(command_line, [*words, *where])
                 assert told.exit_code == 0, told.output
     finally:
         lenient.remove()
