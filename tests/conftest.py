@@ -143,8 +143,8 @@ def _import_share(config: pytest.Config) -> None:
 
 
 def _may_have(mark: str, module: Path) -> bool:
-    """Whether a test of this module may carry the mark: it is named there, or beside it, or all of the folder carry it.
-    """
+    """Whether a test of this module may have the mark: its folder has the name of the mark, or the module or the
+    conftest of the folder names it."""
     named_in = (module, module.with_name("conftest.py"))
     is_named = any(f"mark.{mark}" in one.read_text("utf-8") for one in named_in if one.exists())
     return mark == module.parent.name or is_named

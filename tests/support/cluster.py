@@ -30,7 +30,7 @@ def answers(parts: ClusterBatch, answer: Any) -> list[NodeBatch]:
 
 
 class Nodes:
-    """Nodes that say who serves the slots: `maps` by address, a lack of one is a node that is down. Those in `hanging`
+    """Nodes that reply to CLUSTER SLOTS from `maps`, by address; a node without a map is down. Nodes in `hanging`
     answer when they go on."""
 
     def __init__(self, maps: dict[tuple[str, int], list[Any]]) -> None:
@@ -58,7 +58,7 @@ class Nodes:
 
 
 def renewable(nodes: Nodes) -> Cluster:
-    """A map that asks these nodes."""
+    """A slot map that reads from these nodes."""
     topology = topology_of("redis+cluster://h:1,h:2")
     assert topology is not None
     made = Cluster(topology, nodes.open_at)

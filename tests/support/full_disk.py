@@ -12,13 +12,13 @@ OPTIONS = {"save": "3600 1000000", "dbfilename": "snapshot"}
 
 
 def fill(server: Server) -> None:
-    """From now on it refuses writes, and PING."""
+    """Makes the server refuse writes, and PING."""
     (server.folder / OPTIONS["dbfilename"]).mkdir()  # a file cannot take its name: whoever runs the tests, it fails
     _save(server)
 
 
 def free(server: Server) -> None:
-    """From now on it takes writes again."""
+    """Makes the server accept writes again."""
     Path(server.folder, OPTIONS["dbfilename"]).rmdir()
     _save(server)
 

@@ -40,7 +40,7 @@ _STUCK = 4000
 
 
 class _Ended(BaseException):
-    """The test is over: the thread of a driver ends wherever it stands."""
+    """Ends the thread of a driver when the test is over: raised at its present or next point."""
 
 
 class Writes(Protocol):
@@ -78,7 +78,7 @@ class Driver:
         self._thread.start()
 
     def at(self, point: str) -> None:
-        """Stands here until the world lets it go on."""
+        """Waits at this point until the world lets the driver continue."""
         if threading.current_thread() is not self._thread:
             return  # the world itself asks
         if self._is_over:
@@ -91,13 +91,13 @@ class Driver:
             raise _Ended
 
     def step(self) -> None:
-        """Lets it run to its next point."""
+        """Lets the driver run to its next point."""
         self.world.stands.clear()
         self._go.set()
         assert self.world.stands.wait(_STEP_S), f"{self.name} hangs behind {self.point}"
 
     def end(self) -> None:
-        """Ends the thread, behind the test."""
+        """Ends the thread after the test."""
         self._is_over = True
         self._go.set()
         self._thread.join(30)
@@ -186,7 +186,7 @@ class Driver:
 
 
 class _Stopping(threading.Event):
-    """Pauses pass while others work."""
+    """The stop event of a driver: other drivers take steps while it waits."""
 
     def __init__(self, driver: Driver) -> None:
         super().__init__()
@@ -279,7 +279,8 @@ class World:
         assert self.stands.wait(_STEP_S)
 
     def plan(self, faults: Collection[str], within: int) -> None:
-        """Each fault at a step by chance; a server that loses its last moments goes back some steps."""
+        """Plans each fault at a random step. For `forgets` the server saves its data some steps before, and then loses
+        the writes since."""
         for fault in faults:
             at = self.rng.randrange(3, within)
             if fault == "forgets":
@@ -288,7 +289,7 @@ class World:
         self.due.sort()
 
     def run(self, most: int = 30_000) -> None:
-        """Until nothing is left to do."""
+        """Steps the drivers until nothing is left to do."""
         idle, stuck_at = 0, _STUCK
         while not (self._is_over() if idle >= 6 else False):
             if self.steps > stuck_at:  # what is left are bad records with one error, of which a driver saw no success
@@ -353,7 +354,7 @@ class World:
         self.server.start()
 
     def push(self, count: int) -> list[str]:
-        """Items that the server has on its disk."""
+        """Pushes items, has the server write them to its disk, and returns their ids."""
         ids = self.client.queue(CLEAN).push_many(range(count))
         self.raw.save()
         return ids
@@ -366,7 +367,7 @@ class World:
 
 
 def left_keys(raw: Any) -> list[str]:
-    """Keys of batches that should be gone: what is left is the mark of one that is done, for a day."""
+    """Keys of batches that should be deleted. A finished batch keeps one key, its mark, for a day."""
     found = []
     for key in raw.scan_iter(match=f"{PREFIX}:*:batch:*", count=1000):
         is_mark = raw.type(key) == b"hash" and raw.hget(key, "state") in (b"done", b"split")

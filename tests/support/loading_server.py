@@ -8,10 +8,10 @@ _KEYS = 20_000
 
 
 class LoadingServer(Server):
-    """Begins as any server; after `load` it answers LOADING to almost everything, until `finish`."""
+    """A server that after `load` replies LOADING to almost every command, until `finish`."""
 
     def answers(self, connection: redis.Redis) -> bool:
-        """Whether it does, be it that it is loading."""
+        """Whether the server replies; LOADING counts as a reply."""
         try:
             return bool(connection.ping())
         except redis.exceptions.BusyLoadingError:
@@ -20,7 +20,7 @@ class LoadingServer(Server):
             return False
 
     def load(self) -> None:
-        """Starts it anew, with keys that it loads for minutes."""
+        """Restarts the server with keys that take minutes to load."""
         with self.connect() as connection:
             connection.config_set("rdbcompression", "no")
             connection.mset({f"key{number}": "x" * 1024 for number in range(_KEYS)})
@@ -31,6 +31,6 @@ class LoadingServer(Server):
         self.start()
 
     def finish(self) -> None:
-        """Has it load what is left at once."""
+        """Makes the server load the remaining keys at once."""
         with self.connect() as connection:
             connection.config_set("key-load-delay", 0)

@@ -12,7 +12,7 @@ _START_MS = 1_700_000_000_000.0
 
 
 def now_ms(at: float) -> float:
-    """The server's clock at an instant."""
+    """The time of the server's clock at an instant."""
     return _START_MS + at * 1000
 
 
@@ -46,7 +46,7 @@ class MadeHistory:
         return made
 
     def enqueue(self, *ids: str, queue: str = "q", priority: int = 1, said: str = "new", **more: Any) -> MadeCall:
-        """Tasks that are due at once."""
+        """Adds tasks that are due at once."""
         tasks = [[one, priority, False] for one in ids]
         return self.call("enqueue", queue, {"ok": [said] * len(ids)}, tasks=tasks, **more)
 
@@ -58,11 +58,11 @@ class MadeHistory:
         return self.call("reserve", queue, {"now": now, "ok": ok}, count=count, first=first, at=at, **more)
 
     def report(self, do: str, task: str, lease: int, said: str = "ok", queue: str = "q", **more: Any) -> MadeCall:
-        """A report on one task."""
+        """Adds a report on one task."""
         return self.call(do, queue, {"ok": [said]}, tasks=[[task, lease]], **more)
 
     def left(self, queue: str = "q", settings: dict[str, str] | None = None, **sets: Iterable[str]) -> "MadeHistory":
-        """What a queue contains at the end."""
+        """Adds the tasks that are in a queue at the end to the snapshot."""
         found = {name: list(sets.get(name, ())) for name in ("waiting", "scheduled", "pending", "dead")}
         self.snapshot[queue] = {**found, "settings": settings or {}}
         return self
@@ -105,7 +105,7 @@ class _Task:
     lease: int = 0
     end_ms: float = 0.0
     known: bool = True
-    """Whether somebody got the reply with the lease."""
+    """Whether a client received the reply with the lease."""
     state: str = "waiting"
 
 

@@ -20,14 +20,14 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket, and how to reach it."""
+    """A bucket and its address and credentials."""
 
     endpoint: str
     name: str = "lake"
 
     @property
     def environment(self) -> dict[str, str]:
-        """For deltalake, s3fs and boto3."""
+        """The options of deltalake, s3fs and boto3."""
         return {
             "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "tests", "AWS_REGION": "us-east-1",
             "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true",
@@ -35,7 +35,7 @@ class Bucket:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Of an Iceberg catalog."""
+        """The options of an Iceberg catalog."""
         return {"s3.endpoint": self.endpoint, "s3.access-key-id": "tests", "s3.secret-access-key": "tests",
                 "s3.region": "us-east-1"}  # fmt: skip
 

@@ -29,7 +29,7 @@ class PlainSink:
         records._views.clear()  # a process of its own
 
     def take(self, n: int) -> BatchLease | None:
-        """A batch of up to `n` items."""
+        """Opens a batch of up to `n` items."""
         return self.batches.take(n, lease_s=LEASE_S)
 
     def write(self, lease: BatchLease, *, renew: Callable[[], None] | None = None) -> None:
@@ -55,7 +55,7 @@ class PlainSink:
         folders.write(f"{own}/rows", json.dumps(ids).encode())
 
     def end(self, lease: BatchLease) -> None:
-        """Its items end as succeeded."""
+        """Reports the items of a batch as succeeded."""
         lease.decide([], rest="succeeded")
         while not lease.advance().done:
             pass
@@ -68,7 +68,7 @@ class PlainSink:
 
 
 def rows_in(root: Path) -> Counter[str]:
-    """How often each id is there for a reader."""
+    """The number of times that a reader finds each id."""
     return Counter(one for file in root.glob("batch=*/rows") for one in json.loads(file.read_text()))
 
 

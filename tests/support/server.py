@@ -30,7 +30,7 @@ def server_binary() -> Path:
 
 
 def topology_name() -> str:
-    """sentinel or cluster, when the tests run on one; else empty."""
+    """`sentinel` or `cluster` when the tests run on one of these, else empty."""
     last = os.environ.get(VARIABLE, "").rpartition(":")[2]
     return last if last in ("sentinel", "cluster") else ""
 
@@ -71,7 +71,7 @@ class Server:
         return [str(server_binary()), "--dir", str(self.folder), "--unixsocket", str(self.socket), *words]
 
     def answers(self, connection: redis.Redis) -> bool:
-        """Whether it does."""
+        """Whether the server replies to PING."""
         return _answers(connection)
 
     def connect(self, **options: Any) -> redis.Redis:
@@ -80,19 +80,19 @@ class Server:
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
 
     def kill(self) -> None:
-        """SIGKILL; its files stay."""
+        """Kills the server with SIGKILL; its files stay."""
         if self._process.poll() is None:
             self._process.communicate("keep\n")
         self.socket.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Ends it for good."""
+        """Stops the server and deletes its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def version_of(raw: redis.Redis) -> tuple[int, ...]:
-    """Of Redis, (7, 0, 15); of Valkey the version of Redis that it is compatible with."""
+    """The version of Redis, such as (7, 0, 15); for Valkey, that of the Redis that it is compatible with."""
     return tuple(map(int, raw.info("server")["redis_version"].split(".")))
 
 

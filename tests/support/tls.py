@@ -50,7 +50,7 @@ class Authority:
         return file
 
     def _builder(self, subject: x509.Name, key: Any, *, days: int) -> x509.CertificateBuilder:
-        """With the identifiers of both keys, without which Python 3.13 refuses a certificate."""
+        """Adds the identifiers of both keys, without which Python 3.13 refuses a certificate."""
         now = datetime.now(UTC)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (

@@ -44,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _timeout_s(item: pytest.Item) -> float:
-    """As pytest-timeout finds it: the mark, the option, the setting."""
+    """The timeout that pytest-timeout applies: from the mark, the option or the setting."""
     mark = item.get_closest_marker("timeout")
     if mark and mark.args:
         return float(mark.args[0])
