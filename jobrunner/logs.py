@@ -102,17 +102,20 @@ def _standard_logger(name: str) -> Any:
     )
 
 
-def _as_record(_: object, _method: str, line: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+def _as_record(_: object, _method: str, line: MutableMapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The arguments for a method of a standard logger: the message with its fields after it, which a handler also finds
-    as `record.jobrunner`."""
+    as `record.jobrunner`. The fields are an argument of the message, as error trackers group by `record.msg`."""
     fields = dict(line)
     event, error, stack = fields.pop("event", ""), fields.pop("exc_info", None), fields.pop("stack_info", False)
     trace = fields.pop("exception", "")
     if isinstance(trace, BaseException):
         error, trace = trace, ""
-    text = " ".join([str(event), *(f"{name}={text_of(value)}" for name, value in fields.items())])
-    message = f"{text}\n{trace}" if trace else text
-    return (message,), {"exc_info": error, "stack_info": stack, "extra": {"jobrunner": fields}}
+    text = " ".join(f"{name}={text_of(value)}" for name, value in fields.items())
+    message, trace = str(event), f"\n{trace}" if trace else ""
+    words: tuple[str, ...] = (message,)
+    if text or trace:
+        words = (message.replace("%", "%%") + (" %s" if text else "%s"), text + trace)
+    return words, {"exc_info": error, "stack_info": stack, "extra": {"jobrunner": fields}}
 
 
 def text_of(value: object) -> str:

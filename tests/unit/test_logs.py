@@ -250,6 +250,15 @@ def test_a_program_that_has_not_set_structlog_up_finds_lines_in_its_own_logging(
     assert capsys.readouterr().out == "", "the output of the program is its own"
 
 
+def test_lines_about_different_tasks_are_one_group_for_an_error_tracker(records: pytest.LogCaptureFixture) -> None:
+    """Sentry and others group by the message without its arguments: each task that died was an issue of its own."""
+    for task in ("first", "second 100%"):
+        SafeLogger("jobrunner.any").error("died, 50% left", task=task, exception="Traceback …")
+    first, second = records.records
+    assert first.msg == second.msg
+    assert second.getMessage() == "died, 50% left task=second 100%\nTraceback …"
+
+
 def test_its_lines_have_the_ids_of_the_attempt_and_the_traceback_of_an_error(records: pytest.LogCaptureFixture) -> None:
     running = RUNNING.set(SimpleNamespace(attempt=attempt_at("mail")))
     try:
