@@ -136,7 +136,8 @@ def lag(shared: CommonOptions, name: str | None, within: float) -> None:
 
     That is what waits in the queues of the pipeline NAME, and how many workers would keep up. Rates are those of the
     last 5 minutes. SUGGESTED: ceil((arrivals + waiting / within) * run time of an item / items that one worker runs at
-    once). For autoscalers: the metric jobrunner_station_suggested_workers. Needs no MODULE.
+    once). For autoscalers: the metric jobrunner_station_suggested_workers. STATE: stopped, while a station on Spark
+    waits and tries again because no item is to blame. Needs no MODULE.
     """
     with connected(shared) as client:
         found = read_lags(client, name, within_s=max(within, 1.0))
@@ -153,10 +154,11 @@ def lag(shared: CommonOptions, name: str | None, within: float) -> None:
 
 
 def _lag_row(one: StationLag) -> tuple[object, ...]:
+    state = "paused" if one.paused else "stopped" if one.stopped else ""
     return (
         one.queue, one.waiting, one.pending, duration(one.oldest_s) if one.waiting else "-",
         rate(one.arrivals_per_s), rate(one.throughput_per_s), "-" if one.drain_s is None else duration(one.drain_s),
-        one.workers, one.suggested_workers, "paused" if one.paused else "",
+        one.workers, one.suggested_workers, state,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from jobrunner.broker.calls.stats import SAMPLED
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.records import WorkerRecord
-from jobrunner.inspector.batches import batches_of
+from jobrunner.inspector.batches import batches_of, stopped_by
 from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.inspector.stats import StatsTotal, added_up, read_window, whole
 from jobrunner.inspector.stats_types import LEFT
@@ -60,6 +60,9 @@ class StationLag:
     """Items that one worker runs at once; 1 on Spark, where `run_s` is the item's share of a driver's time."""
     suggested_workers: int
     paused: bool
+    stopped: bool
+    """Whether a station on Spark waits and tries again, because the error of its batches is no item's: more workers do
+    not help."""
 
 
 def read_lags(client: Client, pipeline: str | None = None, *, within_s: float = WITHIN_S) -> list[StationLag]:
@@ -118,6 +121,7 @@ def _lag(
         slots=slots,
         suggested_workers=0 if view.paused else suggested_workers(view, arrivals, run_s, slots, within_s),
         paused=view.paused,
+        stopped=bool(view.waiting or view.pending or view.scheduled) and stopped_by(batches) is not None,
     )
 
 

@@ -166,6 +166,21 @@ def test_batches_that_one_driver_ran_beside_each_other_share_its_time(changed: A
     assert run_s_of(batches) == (None if run_s is None else pytest.approx(run_s))
 
 
+@pytest.mark.parametrize(("outcomes", "state"), [(["decided", "released"], "stopped"), (["released", "decided"], "-")])
+def test_the_lag_of_a_station_says_that_it_has_stopped(client: Client, cli: Any, outcomes: Any, state: str) -> None:
+    """It looked as if workers were missing."""
+    client.queue(QUEUE).push(1)
+    for number, outcome in enumerate(outcomes):
+        entry = record(number, outcome=outcome, stops=outcome == "released", cause="OSError: no table")
+        broker_of(client).run_many(batch_log.note(keys_of(client).queue(QUEUE), [write_record(entry)]))
+
+    assert cli("pipeline", "lag").out.splitlines()[-1].split()[-1] == state
+    assert json.loads(cli("pipeline", "lag", "--json").out)[0]["stopped"] == (state == "stopped")
+    assert client.queue(QUEUE).pop()
+    assert not read_lags(client)[0].stopped, "there is nothing to do"
+
+
+
 def test_without_a_time_something_that_waits_gets_one_worker_and_nothing_none(client: Client) -> None:
     client.queue(QUEUE).push(1)
     client.queue("flights/idle").configure(max_attempts=2)
