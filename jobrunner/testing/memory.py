@@ -145,13 +145,13 @@ class MemoryClient(Client):
         return tasks if self._middleware is None else through(tasks, self._middleware)
 
     def known(self, task: Task) -> MemoryTask | None:
-        """Returns the existing task that replaces this task: the task with the same id, or the holder of the lock of a
-        unique task. Takes the lock when it is free. Raises DuplicateTask."""
+        """Returns the existing task that replaces this task: the task with the same id, else the holder of the lock
+        of a unique task. Takes the lock when it is free. Raises DuplicateTask."""
         known = self.entry_of(task)
-        if known is not None and not known.is_kept:
-            known = None
-        if task.lock is None:
+        if known is not None and known.is_kept:
             return known
+        if task.lock is None:
+            return None
         place = (split_queue(task.queue)[0], task.lock.digest)
         holder_key, ends_ms = self._locks.get(place, (b"", 0.0))
         holder = None if holder_key == self._key(task) else self.entries.get(holder_key)
@@ -170,9 +170,8 @@ class MemoryClient(Client):
                         f"a task like this one, {holder_id}, is in queue {task.queue!r} already", holder_id
                     )
                 return holder
-        if known is None:
-            self._locks[place] = (self._key(task), _lock_ends_ms(task))
-        return known
+        self._locks[place] = (self._key(task), _lock_ends_ms(task))
+        return None
 
     def put_instead(self, holder: MemoryTask, task: Task) -> None:
         """Gives a unique task that has not begun the due time and priority of a duplicate, with `replace` all of it."""

@@ -40,6 +40,19 @@ def test_the_same_call_again_is_no_clash(mail, add):
     assert mail.totals() == {"enqueued": 1}
 
 
+@pytest.mark.parametrize("on_clash", ["existing", "raise"])
+@pytest.mark.parametrize("lasts", ["started", "finished", "expired"])
+def test_a_call_without_a_note_that_is_sent_again_is_no_clash_with_a_later_one(mail, add, clock, on_clash, lasts):
+    assert add("a", lasts, on_clash, ttl_ms=1000, kept_s=60) == ("new", "a")
+    mail.run(leases.commit(mail.keys, [(one.id, one.token, 60_000, "succeeded", b"") for one in mail.reserve()]))
+    clock.advance(1000)
+    assert add("b", lasts, on_clash, kept_s=60) == ("new", "b")
+    before = mail.snapshot()
+
+    assert add("a", lasts, on_clash, ttl_ms=1000, kept_s=60) == ("exists", "a")
+    assert mail.snapshot() == before
+
+
 @pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize(("on_clash", "word"), [("replace", "replaced"), ("reschedule", "rescheduled")])
 def test_a_change_that_is_sent_again_after_the_task_ran_changes_nothing(mail, add, clock, on_clash, word, is_kept):

@@ -27,8 +27,7 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         return
     (word, task_id), due, now = reply[:2], args[7], observer.now()
     if word == b"clash":
-        if not _has_lock(observer, keys, args, task_id, by_default=True):
-            raise Violation(f"a unique task was refused for {task_id.decode()}, which does not hold its lock")
+        _check_clash(observer, keys, args, task_id)
         return
     if word == b"exists" or (word == b"new" and task_id in observer.tasks):  # a call that was sent again
         return
@@ -53,6 +52,14 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         if word == b"replaced":
             seen.key = key_of(args[12:])
     observer.locks[keys[6]] = task_id, now + float(due[1:] or 0) + float(args[9])
+
+
+def _check_clash(observer: _Observer, keys: list[bytes], args: list[bytes], holder: bytes) -> None:
+    """Raises Violation."""
+    if observer.ask("EXISTS", args[0] + args[5]):
+        raise Violation(f"{args[5].decode()} was refused for {holder.decode()}, but it is there itself")
+    if not _has_lock(observer, keys, args, holder, by_default=True):
+        raise Violation(f"a unique task was refused for {holder.decode()}, which does not hold its lock")
 
 
 def _has_lock(observer: _Observer, keys: list[bytes], args: list[bytes], holder: bytes, *, by_default: bool) -> bool:

@@ -91,7 +91,7 @@ def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], Non
             lock = Lock(digest="same", lasts=lasts, ttl_ms=random.choice((1500, 100_000)), on_clash=on_clash)
             task = Task(
                 id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, priority=random.choice((None, 2)),
-                delay_ms=random.choice((0, 0, 1500)),
+                delay_ms=random.choice((0, 0, 1500)), kept_s=60.0 if on_clash == "ignore" else 0.0,
             )  # fmt: skip
             acknowledged.update(until_known(actor, partial(_enqueue, actor, task)))
             actor.sleep(random.random() * 3)

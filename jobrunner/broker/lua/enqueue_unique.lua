@@ -26,7 +26,6 @@ local function applied(word, there, is_first)
 end
 local now = read_clock(now_ms)
 local when = read_due(due, now)
-
 local function take_lock(id)
   local ends = math.max(when, now) + ttl_ms
   redis.call('SET', lock, exact(ends) .. ' ' .. id, 'PX', exact(math.ceil(ends - now)))
@@ -53,6 +52,8 @@ local function put_instead(holder, prefix, state, task)
   return applied(on_clash == 'replace' and 'replaced' or 'rescheduled', holder, 0)
 end
 
+-- Asked before the lock: a call that is sent again without a note may find that another task holds it by now.
+if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
 if holder and holder ~= id and tonumber(ends) > now then
   local prefix, state, task = place_of_holder(holder, now)
@@ -61,7 +62,6 @@ if holder and holder ~= id and tonumber(ends) > now then
   if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, task) end
   if lasts == 'expired' or state and not (lasts == 'started' and begun) then return {'clash', holder} end
 end
-if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 if is_for_another(id, queue) then return {'encrypt_for', id, queue} end
 if is_at_capacity(settings, waiting, scheduled) then return full_reply(settings) end
 local is_first = redis.call('SETNX', arrival, '0')

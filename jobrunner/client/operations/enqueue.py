@@ -167,7 +167,7 @@ def placed(task: Task, reply: Any) -> Placed:
     word, task_id = reply[:2]
     if word == "clash" and task.lock.on_clash == "raise":
         raise DuplicateTask(f"a task like this one, {task_id}, is in queue {task.queue!r} already", task_id)
-    return str(task_id), word == "new"
+    return str(task_id), word == "new" or (word == "exists" and is_new(task, said=False))
 
 
 def is_new(task: Task, said: bool) -> bool:

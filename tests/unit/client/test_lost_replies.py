@@ -221,6 +221,52 @@ def test_a_unique_job_runs_once_and_replaces_nobody(consumer: Consumer, producer
     assert (first.is_new, second.is_new) == (True, True)
 
 
+@pytest.fixture
+def only(producer: Client, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A unique job of which the server knows its tasks for a while, so that a call of it leaves no note."""
+
+    @job(queue="line/q", result_ttl=60, unique=Unique(on_clash=request.param))
+    def only() -> None: ...
+
+    with pinned(producer):
+        yield only
+    forget(only)
+
+
+@pytest.mark.parametrize("only", ["existing", "raise"], indirect=True)
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_a_unique_job_that_is_kept_is_new_behind_a_lost_reply(consumer: Consumer, only: Any, many: bool) -> None:
+    consumer.lose("enqueue_unique", times=2)
+
+    (first,) = only.enqueue_many([only.bind()]) if many else [only.enqueue()]
+
+    assert consumer.proxy.lost["enqueue_unique"] == 2
+    assert first.is_new is True
+    consumer.take_all()
+    assert consumer.taken == [first.id]
+
+
+@pytest.mark.parametrize("only", ["existing", "raise"], indirect=True)
+def test_a_unique_job_that_ran_is_not_taken_for_the_one_that_holds_its_lock_when_the_reply_is_lost(
+    consumer: Consumer, client: Client, only: Any
+) -> None:
+    others: list[Any] = []
+
+    def another_one() -> None:
+        consumer.take_all()
+        with pinned(client):
+            others.append(only.enqueue())
+
+    consumer.proxy.before_loss = another_one
+    consumer.lose("enqueue_unique")
+
+    first = only.enqueue()
+
+    assert [first.id] == consumer.taken
+    assert (first.is_new, others[0].is_new) == (True, True)
+    assert first.state == "succeeded"
+
+
 def test_asyncio_delivers_once_too(
     consumer: Consumer, proxy: Proxy, client: Client, greet: Any, clock: Any, on_loop: Callable[..., Any]
 ) -> None:

@@ -78,11 +78,23 @@ def test_a_record_says_when_a_task_is_due_and_when_it_was_cancelled() -> None:
 
 
 @pytest.mark.usefixtures("where")
-def test_a_unique_task_that_is_there_goes_before_one_of_the_same_id() -> None:
+@pytest.mark.parametrize("unique", [single, only])
+def test_a_task_of_the_same_id_goes_before_a_unique_task_that_is_there(unique: Any) -> None:
     plain.using(id="mine").enqueue()
-    holder = single.enqueue()
-    again = single.using(id="mine").enqueue()
-    assert (again.id, again.is_new) == (holder.id, False)
+    unique.enqueue()
+    again = unique.using(id="mine").enqueue()
+    assert (again.id, again.is_new) == ("mine", False)
+
+
+@pytest.mark.usefixtures("where")
+@pytest.mark.parametrize("unique", [latest, moved])
+def test_a_task_whose_id_exists_changes_no_unique_task_that_is_there(unique: Any) -> None:
+    plain.using(id="mine", queue="other").enqueue()
+    holder = unique.using(in_=60).enqueue()
+    before = holder.record()
+    again = unique.using(id="mine", in_=90).enqueue()
+    assert (again.id, again.is_new) == ("mine", False)
+    assert holder.record() == before
 
 
 @pytest.mark.usefixtures("where")
