@@ -135,7 +135,8 @@ def plain_payload(
 def decrypted_record(
     encryption: PayloadEncryption | None, record: "TaskRecord", *, fetches: bool = True
 ) -> "TaskRecord":
-    """The record of a task with its payload and result decrypted where possible; else `unread` is the error.
+    """The record of a task with its payload and result decrypted where possible; else `unread` is the error, that of
+    the result if it has one.
 
     The record is for reading, not for running, so a payload may be in any queue of its pipeline (`anywhere`). Without
     `fetches` a payload in a store is not read: the record has its reference.
@@ -148,14 +149,14 @@ def decrypted_record(
     then = found.get("then", b"")
     context = EncryptionContext(record.id, record.type, record.tag, record.queue, found.get("headers", b""), then)
     try:
-        try:
-            if not fetches and is_stored(found.get("encoding")):
-                raise PayloadStoreUnavailable(f"the payload of task {record.id} is in a payload store: not read")
-            payload = decrypt_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
-            found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
-            after = payload.after or b""
-        except PayloadStoreError as error:  # does not concern the result, which is on the server
-            unread = error
+        if not fetches and is_stored(found.get("encoding")):
+            raise PayloadStoreUnavailable(f"the payload of task {record.id} is in a payload store: not read")
+        payload = decrypt_payload(encryption, record.payload, found.get("encoding"), context, anywhere=True)
+        found |= {"payload": payload.raw} | ({"encoding": payload.encoding} if "encoding" in found else {})
+        after = payload.after or b""
+    except (EncryptionError, PayloadStoreError) as error:  # does not concern the result, which may have another key
+        unread = error
+    try:
         if result:
             result_of = EncryptionContext(record.id, record.type, record.tag, then=then)
             found["result"] = decrypt_result(encryption, result, result_of)

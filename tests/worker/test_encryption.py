@@ -264,6 +264,41 @@ def test_who_requires_encryption_runs_nothing_plain(connect: Callable[..., Clien
         protected.result(timeout=0)
 
 
+@pytest.mark.parametrize("lacks_result", [False, True])
+def test_a_result_is_read_with_its_own_key(connect: Callable[..., Client], kind: str, lacks_result: bool) -> None:
+    """Its task was encrypted with the old key, and ran in a worker that has the new one in front."""
+    connect(OLD, payload_encryption=kind)
+    task_id = Note(text=SECRET).enqueue().id
+    work(connect(*((OLD, NEW) if lacks_result else (NEW, OLD)), payload_encryption=kind))
+    client = connect(NEW)
+    task = client.task(task_id)
+
+    async def result() -> object:
+        async with AsyncClient(client.settings.url, client.settings.prefix, payload_keys=[NEW]) as other:
+            return await other.task(task_id).result(timeout=0)
+
+    if lacks_result:
+        with pytest.raises(EncryptionKeyMissing):
+            task.result(timeout=0)
+        return
+    assert task.result(timeout=0) == asyncio.run(result()) == f"{SECRET} noted"
+    assert isinstance(task.record().unread, EncryptionKeyMissing), "of its parameters"
+
+
+@pytest.mark.parametrize("changed", [{}, {"payload": b"{}"}], ids=["their key is gone", "they were changed"])
+def test_a_forged_result_is_refused_also_when_the_parameters_cannot_be_decrypted(
+    connect: Callable[..., Client], raw: redis.Redis, changed: dict[str, bytes]
+) -> None:
+    connect(OLD)
+    task_id = Note(text=SECRET).enqueue().id
+    work(connect(NEW, OLD))
+    client = connect(NEW, *[OLD] * len(changed), require_encryption=True)
+    raw.hset(keys_of(client).queue("sealed").task(task_id), mapping={"result": b'"forged"', **changed})
+
+    with pytest.raises(NotEncrypted):
+        client.task(task_id).result(timeout=0)
+
+
 def test_without_that_plain_tasks_go_on_beside_encrypted_ones(connect: Callable[..., Client]) -> None:
     connect()
     Note(text="plain").enqueue()
