@@ -1,6 +1,7 @@
 local leader, epoch, version = unpack(KEYS)
 local now_ms, worker, ttl_ms, resign = unpack(ARGV)
--- take_leadership: takes or renews leadership; each new leader gets a new, higher epoch (the fencing number).
+-- take_leadership: takes or renews leadership; each new leader gets a new, higher epoch (the fencing number), also when
+--       the server has lost these keys.
 -- KEYS  leader: hash {worker, epoch, ttl_ms} · epoch, version: strings, the latter counts changes of periodic jobs
 -- ARGV  now_ms: Unix ms or '' · worker: id of the caller · ttl_ms: how long it lasts · resign: '1' gives it up
 -- reply {now (Unix ms), epoch when the caller leads, else 0, ms until the lock of the leader ends, version}
@@ -27,7 +28,10 @@ if held[1] == worker then
 end
 if held[1] or resign == '1' then return {now, 0, math.max(left, 0), changes} end
 redis.call('DEL', leader) -- a write that frees comes first
-local taken = redis.call('INCR', epoch)
-redis.call('HSET', leader, 'worker', worker, 'epoch', taken, 'ttl_ms', ttl_ms)
+-- Periodic jobs on other nodes of a cluster note the epoch of their last leader. A node that loses its data loses the
+-- last epoch, and epochs that began anew at 1 would be older than those. The time is newer than all before it.
+local taken = math.max((number(redis.call('GET', epoch)) or 0) + 1, math.floor(now))
+redis.call('SET', epoch, exact(taken))
+redis.call('HSET', leader, 'worker', worker, 'epoch', exact(taken), 'ttl_ms', ttl_ms)
 redis.call('PEXPIRE', leader, ttl_ms)
 return {now, taken, tonumber(ttl_ms), changes}
