@@ -32,8 +32,11 @@ def jobs(shared: CommonOptions, name: str | None, modules: tuple[str, ...], wide
     """
     load_modules(modules_or_configured(modules))
     unread: dict[str, str] = {}
+    problems: list[str] = []
     with connected(shared) as client:
-        found = job_views(client, all_jobs(), unread)
+        found = job_views(client, all_jobs(), unread, problems)
+    for problem in problems:
+        talk(problem)
     tell_unread(unread)
     if name is not None:
         known = sorted({job.name for job in found})

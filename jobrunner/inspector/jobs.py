@@ -11,8 +11,10 @@ from datetime import timedelta
 
 from jobrunner.broker.call import in_slices
 from jobrunner.client.client import Client
+from jobrunner.client.records import PeriodicRecord
 from jobrunner.errors import JobrunnerError, ServerUnavailable
 from jobrunner.inspector.shards import end_totals
+from jobrunner.inspector.snapshot import or_noted, workers_or_none
 from jobrunner.inspector.stats import jobs_of, read_window
 from jobrunner.inspector.stats_types import JobStats
 from jobrunner.jobs.registry import JobDefinition
@@ -47,21 +49,25 @@ class JobView:
 
 
 def job_views(
-    client: Client, declared: Iterable[JobDefinition] = (), unread: dict[str, str] | None = None
-) -> list[JobView]:
-    """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue. `unread`
-    gets the queues whose totals cannot be read, as their node of a cluster is away, with the error.
+    client: Client, declared: Iterable[JobDefinition] = (), unread: dict[str, str] | None = None,
+    problems: list[str] | None = None,
+) -> list[JobView]:  # fmt: skip
+    """Every known job on every queue that it is declared on or that its tasks ended on, by name and queue. While a node
+    of a cluster is away, `unread` gets the queues whose totals cannot be read, with the error, and `problems` a line
+    about workers or schedules that cannot.
 
     Makes two round trips for each 500 queues, plus those for the last hour. Raises ServerError.
     """
+    told: list[str] = [] if problems is None else problems
     jobs = {(one.name, one.options.queue): one for one in declared}
     options = {place: one.options for place, one in jobs.items()}
     schedules = {place: one.periodic.schedule.describe() for place, one in jobs.items() if one.periodic is not None}
-    schedules |= {(one.name, one.queue): one.schedule for one in client.periodics()}  # the schedule in force, if any
+    published: list[PeriodicRecord] = or_noted(client, client.periodics, [], "periodic jobs", told)
+    schedules |= {(one.name, one.queue): one.schedule for one in published}  # the schedule in force, if any
     totals = _totals(client, {} if unread is None else unread)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     lately = {(one.type, one.queue): one for one in jobs_of(window) if one.type}
-    known = Counter(name for worker in client.workers() for name in worker.types or ())
+    known = Counter(name for worker in workers_or_none(client, told) for name in worker.types or ())
     places: set[tuple[str, str | None]] = {*options, *schedules, *totals, *lately}
     named = {name for name, _ in places}
     places |= {(name, None) for name in known if name not in named}

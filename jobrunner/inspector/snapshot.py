@@ -91,8 +91,8 @@ def overview(client: Client) -> Snapshot:
         latency_ms=latency_ms(client),
         queues=queue_views(client, workers),
         workers=workers,
-        leader=_or(client, lambda: leader(client), None, "leader", problems),
-        periodics=_or(client, client.periodics, [], "periodic jobs", problems),
+        leader=or_noted(client, lambda: leader(client), None, "leader", problems),
+        periodics=or_noted(client, client.periodics, [], "periodic jobs", problems),
         problems=problems,
     )
 
@@ -100,10 +100,11 @@ def overview(client: Client) -> Snapshot:
 def workers_or_none(client: Client, problems: list[str]) -> list[WorkerRecord]:
     """The live workers. While the node of a cluster that lists them is away: none, and `problems` gets a line that says
     so, as what is on the other nodes can be read."""
-    return _or(client, client.workers, [], "workers", problems)
+    return or_noted(client, client.workers, [], "workers", problems)
 
 
-def _or(client: Client, read: Callable[[], T], otherwise: T, what: str, problems: list[str]) -> T:
+def or_noted(client: Client, read: Callable[[], T], otherwise: T, what: str, problems: list[str]) -> T:
+    """What `read` returns; `otherwise`, and a line in `problems`, while the node of a cluster that has it is away."""
     try:
         return read()
     except (OutcomeUnknown, ServerUnavailable) as error:

@@ -358,6 +358,11 @@ def test_a_worker_starts_while_the_node_of_the_list_of_workers_is_away(caplog: p
             told = CliRunner().invoke(command_line, ["tasks", "show", first.id, "--url", lenient.url, "--prefix", "t"])
             assert told.exit_code == 0, told.output
             assert "n=••••••" in told.output
+            for words in (["status"], ["queues", "list"], ["jobs"]):
+                told = CliRunner().invoke(command_line, [*words, "--url", lenient.url, "--prefix", "t"])
+                assert told.exit_code == 0, told.output
+                assert there in told.stdout
+                assert "the workers cannot be read: node 127.0.0.1" in told.stderr
 
             gone.start()
             lenient.wait_well()
