@@ -77,7 +77,7 @@ def _has_lock(observer: _Observer, keys: list[bytes], args: list[bytes], holder:
         if score is not None and (
             state != b":pending"
             or float(score) > observer.now()
-            or _has_attempts(observer, tag + queue, args[1] + holder)
+            or _has_attempts(observer, tag + queue, args[0] + holder)
         ):
             return True
     return False
