@@ -1,7 +1,6 @@
 """An error in a script names the script and the line of the file, although scripts are linked of many files."""
 
 import asyncio
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -99,14 +98,13 @@ WHERE = {
 
 
 @pytest.fixture
-def faulty(monkeypatch: pytest.MonkeyPatch, keys: Any) -> Iterator[Any]:
-    """faulty(where): a call of a script that fails there."""
+def faulty(monkeypatch: pytest.MonkeyPatch, keys: Any) -> Any:
+    """faulty(where): a call of a script that fails there. It stays in the cache of scripts, which is not cleared: the
+    calls of the package hold the scripts that are in it."""
     read = scripts._text
     monkeypatch.setattr(scripts, "_text", lambda file: FILES[file] if file in FILES else read(file))
     script = ScriptCommand("faulty", lambda reply: reply)
-    yield lambda where: script.on(keys.queue("q"), where=where, tail="")
-    for cached in (scripts.load, scripts._on_cluster, scripts._places):
-        cached.cache_clear()
+    return lambda where: script.on(keys.queue("q"), where=where, tail="")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The loader: a script's signature is its first two statements, its includes are put where they are named."""
 
 import hashlib
+from functools import cache
 
 import pytest
 
@@ -14,7 +15,7 @@ def written(tmp_path, monkeypatch):
     """Loads a script written by the test."""
     (tmp_path / "lua" / "lib").mkdir(parents=True)
     monkeypatch.setattr(scripts, "_text", lambda file: (tmp_path / "lua" / file).read_text())
-    scripts.load.cache_clear()
+    monkeypatch.setattr(scripts, "load", cache(scripts.load.__wrapped__))  # callers hold the scripts in it
 
     def load(text, **libs):
         (tmp_path / "lua" / "it.lua").write_text(text)
@@ -22,8 +23,7 @@ def written(tmp_path, monkeypatch):
             (tmp_path / "lua" / "lib" / f"{name}.lua").write_text(lib)
         return scripts.load("it")
 
-    yield load
-    scripts.load.cache_clear()
+    return load
 
 
 def test_names_come_from_the_signature(written):

@@ -8,7 +8,6 @@ from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations import routing
 from jobrunner.client.operations.dead_and_history import note_changes
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.clock import monotonic
 from jobrunner.errors import ServerUnavailable
 from jobrunner.etl import Pipeline
 from tests.support.absent_node import take_away
@@ -40,7 +39,7 @@ def test_a_program_enqueues_into_queues_that_exist_though_the_node_of_their_list
     """The first enqueue of each program failed, however long other programs had used the queue."""
     keys, late = keys_of(client), [0.0]
     monkeypatch.setattr(routing.Routes, "on_several_nodes", True)
-    monkeypatch.setattr(routing, "monotonic", lambda: monotonic() + late[0])
+    monkeypatch.setattr(routing, "monotonic", lambda: 1000.0 + late[0])
     client.queue("mail").configure(partitions=partitions)
     client.queue("mail").push("known")
     with Client(client.settings.url, client.settings.prefix) as fresh:
