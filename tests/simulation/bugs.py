@@ -188,7 +188,10 @@ BUGS = {
         "if held[1] or resign == '1' then return {now, 0,", "if resign == '1' then return {now, 0,", 2000,
         "leads, while",
     ),
-    "LEADER_OF_AN_OLD_EPOCH": Bug("local taken = redis.call('INCR', epoch)", "local taken = 1", 2000, "under epoch"),
+    "LEADER_OF_AN_OLD_EPOCH": Bug(
+        "local taken = math.max((number(redis.call('GET', epoch)) or 0) + 1, math.floor(now))", "local taken = 1", 2000,
+        "under epoch",
+    ),
     "ANCHORED_BY_AN_OLD_LEADER": Bug(
         "if state[1] ~= expected then return 'missed' end\nif ahead_ms", "if ahead_ms", 50000, "was to go on from",
         of=25,

@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,15 +17,17 @@ from jobrunner.client import batches, outgoing
 from jobrunner.client.operations import router
 from tests.simulation.scheduler import STARTED_MS, World
 
-_REAL = {
-    time.monotonic: "monotonic",
-    time.perf_counter: "monotonic",
-    time.thread_time: "still",
-    time.process_time: "still",
-    time.time_ns: "time_ns",
-    time.sleep: "sleep",
+_FAKES = {
+    "monotonic": "monotonic",
+    "perf_counter": "monotonic",
+    "since_boot": "monotonic",
+    "thread_time": "still",
+    "process_time": "still",
+    "time_ns": "time_ns",
+    "sleep": "sleep",
 }
-_SINCE_BOOT = clock.since_boot
+"""Names of the product's clocks, and what stands in for them."""
+_REAL = {id(getattr(clock, name)): fake for name, fake in _FAKES.items()}
 
 
 class VirtualTime:
@@ -104,10 +105,8 @@ def virtual_time() -> Iterator[VirtualTime]:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "jobrunner":
             for attribute, value in list(vars(module).items()):
-                if callable(value) and type(value) is type(time.monotonic) and value in _REAL:
-                    replace(module, attribute, getattr(made, _REAL[value]))
-                elif value is _SINCE_BOOT:
-                    replace(module, attribute, made.monotonic)
+                if id(value) in _REAL:
+                    replace(module, attribute, getattr(made, _REAL[id(value)]))
     replace(clock, "time", SimpleNamespace(time_ns=made.time_ns))
     replace(batches, "token_hex", made.token_hex)
     replace(router, "random", SimpleNamespace(random=made.chance))
