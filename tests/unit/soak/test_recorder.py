@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,6 @@ NOT_JUDGED = {
     "batch_stage", "delete_queue", "fan_out", "pop", "purge",
 }  # fmt: skip
 """Scripts that move tasks, and for which the checker has no rule."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "history").mkdir()
-    end = recorder.install(tmp_path / "history")
-    yield tmp_path / "history"
-    end()
-
-
-@pytest.fixture
-def client(server: Server, keys: Keys) -> Iterator[Client]:
-    with Client(server.url, keys.prefix) as made:
-        yield made
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import pytest
 
 from jobrunner import Client, RateLimit, job
 from jobrunner.broker.calls import leader
-from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import pinned
 from jobrunner.client.lease import Lease
@@ -15,23 +14,13 @@ from jobrunner.soak.history import recorder
 from jobrunner.soak.history.__main__ import violations
 from jobrunner.soak.history.reader import read
 from tests.mutation.installed import install, own_text
-from tests.support.server import Server
 
 QUEUE = "line/start"
 
 
-@pytest.fixture
-def client(server: Server, keys: Keys) -> Iterator[Client]:
-    with Client(server.url, keys.prefix) as made:
-        yield made
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "history").mkdir()
-    end = recorder.install(tmp_path / "history")
-    yield tmp_path / "history"
-    end()
+@pytest.fixture(autouse=True)
+def _own_scripts() -> Iterator[None]:
+    yield
     install({})
 
 
