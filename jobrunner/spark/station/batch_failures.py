@@ -206,8 +206,7 @@ class BatchFailures:
         if has_ended:
             self.give_up(error)
         if has_ended and lease.size > 1 and lease.epoch >= _TOO_LARGE:
-            _log.warning("batch split: it may be too large for Java", batch=lease.id, queue=lease.queue,
-                         items=lease.size)  # fmt: skip
+            _log.warning("batch split: may be too large for Java", batch=lease.id, queue=lease.queue, items=lease.size)
             return self._divide(lease, line), line
         if blame is Blame.SEARCH:
             return self._divide(lease, line), line

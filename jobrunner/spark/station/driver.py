@@ -122,8 +122,7 @@ class StationDriver:
         return list({lease.id: lease for lease in held}.values())
 
     def start(self) -> None:
-        """Starts the lanes. The first turn of a lane starts the session when there is none; a batch is gathered
-        meanwhile."""
+        """Starts the lanes. The first turn of one starts a session if there is none; a batch is gathered meanwhile."""
         with suppress(Exception):  # PySpark lacks a part, say: the first turn of a lane ends with that error
             if running_session() is None:
                 self._source.first.start()
@@ -131,8 +130,7 @@ class StationDriver:
             loop.start()
 
     def be_quiet(self, quiet: bool) -> None:
-        """Makes the driver quiet: it takes no batch, and the current batch is no longer filled up, and runs to its
-        end."""
+        """Makes the driver quiet: it takes no batch, and no longer fills up the current one, which runs to its end."""
         self._quiet = quiet
         self._wake()
 
