@@ -211,6 +211,10 @@ class OutcomeUnknown(ServerError):
     have been added."""
 
 
+NO_ANSWER = (ServerUnavailable, OutcomeUnknown)
+"""The errors of a server that is away. On a cluster that is one node, and calls on the others may be answered."""
+
+
 class ServerRefused(ServerError):
     """The server answered with an error, which the message contains."""
 

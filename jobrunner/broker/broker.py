@@ -36,7 +36,7 @@ from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.reconnect import Demoted, ReconnectPolicy
 from jobrunner.broker.redis_errors import BusyLoadingError, RedisError, is_demoted, raise_if_loading, server_error
 from jobrunner.clock import sleep
-from jobrunner.errors import ClientClosed, JobrunnerError, OutcomeUnknown, ServerError, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, ClientClosed, JobrunnerError, ServerError
 
 if TYPE_CHECKING:
     from jobrunner.broker.cluster_nodes import ClusterNodes
@@ -177,7 +177,7 @@ class Broker:
     def is_away(self, error: Exception) -> bool:
         """Whether this error of a call means that no other call would be answered either. Always False on a cluster,
         where a single node may be away."""
-        return self._nodes is None and isinstance(error, ServerUnavailable | OutcomeUnknown)
+        return self._nodes is None and isinstance(error, NO_ANSWER)
 
     def nodes(self) -> "list[Broker]":
         """This driver; on a cluster a driver for each primary. For commands without a key."""

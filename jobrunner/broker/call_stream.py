@@ -18,7 +18,7 @@ from jobrunner.broker.call import BROKEN, Call, interpret, may_repeat, pack_call
 from jobrunner.broker.confirmed_writes import to_send_again
 from jobrunner.broker.redis_errors import is_demoted, raise_if_loading
 from jobrunner.clock import since_boot
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, JobrunnerError, OutcomeUnknown
 
 _AHEAD = 1
 """Rounds that may be without a reply when another round is sent. More would not reduce the server's idle time."""
@@ -117,7 +117,7 @@ class CallStream:
     def _write(self, one: Round, *, is_sent: bool = False) -> None:
         try:
             values = self._broker.write(_in_time(one) if is_sent else one.calls)
-        except (OutcomeUnknown, ServerUnavailable):
+        except NO_ANSWER:
             self._tell_lost((one, *self._sent))
             self._sent.clear()
             raise

@@ -13,7 +13,7 @@ from jobrunner.cli.options import CommonOptions, connected, with_shared_options
 from jobrunner.cli.output import INDENT, echo, plain_json, screen_width
 from jobrunner.client.client import Client
 from jobrunner.clock import sleep
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable, UsageError
+from jobrunner.errors import NO_ANSWER, UsageError
 from jobrunner.events import KINDS, Event
 from jobrunner.formatting import display_width
 from jobrunner.inspector import audit
@@ -60,7 +60,7 @@ def read(client: Client, after: str | None, *, follow: bool) -> Iterator[Event]:
             if not follow:
                 return
             has_answered = True
-        except (OutcomeUnknown, ServerUnavailable) as error:
+        except NO_ANSWER as error:
             if not has_answered:
                 raise
             if not is_told:

@@ -22,7 +22,7 @@ from jobrunner.broker.keys import split_queue
 from jobrunner.cli.options import CommonOptions, with_shared_options
 from jobrunner.cli.output import Refusal, answer_json
 from jobrunner.client.client import Client
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER
 from jobrunner.formatting import listed
 from jobrunner.settings import client_settings, file_settings, project_file
 
@@ -55,7 +55,7 @@ def check_queue(
     try:
         if is_known(client, name):
             return
-    except (OutcomeUnknown, ServerUnavailable):  # the node of the list of queues; that of the queue may be there
+    except NO_ANSWER:  # the node of the list of queues; that of the queue may be there
         return
     served = {queue for worker in client.workers() for queue in worker.queues}
     here = {*declared, *_queues_of_project()}

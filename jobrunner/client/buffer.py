@@ -22,7 +22,7 @@ from jobrunner.client.operations.operation import Operation, run_operation
 from jobrunner.client.operations.routing import Routes
 from jobrunner.clock import monotonic, since_boot
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import BufferFull, JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, BufferFull, JobrunnerError, OutcomeUnknown
 from jobrunner.logs import SafeLogger
 from jobrunner.retry import seconds
 from jobrunner.settings import ClientSettings, Duration
@@ -35,7 +35,6 @@ _LONGEST_PAUSE_S = 2.0
 _MADE_AGAIN_S = 3600.0
 """The age in seconds at which calls are made again. Earlier, the same calls are sent, as making them writes to the
 payload store. Later, a sweep may have deleted the objects, to which no task refers yet."""
-_AWAY = (ServerUnavailable, OutcomeUnknown)
 _log = SafeLogger("jobrunner.buffer")
 
 
@@ -119,7 +118,7 @@ class Buffer:
         ends = monotonic() + seconds(wait, option="wait")
         try:
             return (yield from awaiting_room(routes, tasks, wait))
-        except _AWAY:
+        except NO_ANSWER:
             return max(ends - monotonic(), 0.0)
 
     def placing(self, tasks: Sequence[Task], routes: Routes) -> Operation[bool | JobrunnerError]:
@@ -131,7 +130,7 @@ class Buffer:
             return False
         try:
             return (yield from routes.placing(tasks))
-        except _AWAY as error:
+        except NO_ANSWER as error:
             if not self._takes(tasks):
                 raise
             routes.place_as_known(tasks)
@@ -152,7 +151,7 @@ class Buffer:
             if isinstance(placed, JobrunnerError):
                 raise placed
             return (yield from send)
-        except _AWAY as error:
+        except NO_ANSWER as error:
             if not self._takes(tasks):
                 raise
             self._keep(tasks, error)
@@ -241,7 +240,7 @@ class Buffer:
             if error is None:
                 pause = _FIRST_PAUSE_S
                 continue
-            if not isinstance(error, _AWAY) and type(error) is not kind:
+            if not isinstance(error, NO_ANSWER) and type(error) is not kind:
                 kind = type(error)
                 _log.warning("the server refuses tasks that waited for it", tasks=len(self), error=str(error))
             with self._changed:
@@ -263,7 +262,7 @@ class Buffer:
             with suppress(JobrunnerError):  # the tasks were added before
                 run_operation(self._broker, registering_again([queue for queue, _ in batch.written], replies))
         errors = [reply for reply in replies if isinstance(reply, JobrunnerError)]
-        refused = [error for error in errors if not isinstance(error, _AWAY)]
+        refused = [error for error in errors if not isinstance(error, NO_ANSWER)]
         parts = zip(batch.parts(), replies, strict=True)
         left = [task for (_, tasks), reply in parts if isinstance(reply, JobrunnerError) for task in tasks]
         return left, next(iter(refused or errors), None)

@@ -9,7 +9,7 @@ from jobrunner.broker.call import interpret, pack_calls
 from jobrunner.broker.calls import events as calls
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import AFTER_BROKEN_S
-from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, InvalidOption, ServerUnavailable
 from jobrunner.events import Event
 from jobrunner.formatting import describe
 
@@ -31,7 +31,7 @@ def read_events(broker: Broker, keys: Keys, after: str | None, *, follow: bool) 
     while follow:
         try:
             found = broker.run(calls.awaited(keys, _from(last), count=_AT_ONCE, wait_ms=_WAIT_MS))
-        except (OutcomeUnknown, ServerUnavailable):  # the connection broke: the next read raises if the server is away
+        except NO_ANSWER:  # the connection broke: the next read raises if the server is away
             found = broker.run(calls.after(keys, last, count=_AT_ONCE))
         yield from found
         last = found[-1].id if found else last

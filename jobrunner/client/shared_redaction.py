@@ -10,7 +10,7 @@ from jobrunner.broker.calls.server import redacted_names
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.clock import monotonic
-from jobrunner.errors import InvalidOption, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, InvalidOption
 from jobrunner.formatting import describe
 from jobrunner.logs import SafeLogger
 from jobrunner.redaction import ALL_NAMES, Redaction
@@ -44,7 +44,7 @@ class SharedRedaction:
         if monotonic() - self._read_at >= _KNOWN_FOR_S:
             try:
                 found = yield from ask(redacted_names(keys))
-            except (ServerUnavailable, OutcomeUnknown) as error:
+            except NO_ANSWER as error:
                 if self._now is not ALL_NAMES:
                     _log.warning("all parameters are hidden, as it cannot be read which are to be", error=str(error))
                 self._now, self._read_at = ALL_NAMES, monotonic()

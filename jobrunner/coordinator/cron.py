@@ -24,7 +24,7 @@ from jobrunner.clock import from_ms, monotonic
 from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.due_ticks import GRACE, due_ticks, first_tick, jittered, last_tick_at
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER
 from jobrunner.logs import SafeLogger
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
 
@@ -175,7 +175,7 @@ class PeriodicTicks:
         """Fires one job; returns the seconds to its next tick. A job that fails does not hold up the others."""
         try:
             return ((yield from self._fire_due(definition, epoch, now)) - now).total_seconds()
-        except (ServerUnavailable, OutcomeUnknown):
+        except NO_ANSWER:
             raise
         except Exception as error:
             self._complain(definition.name, f"{type(error).__name__}: {error}")

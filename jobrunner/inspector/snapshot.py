@@ -17,7 +17,7 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.records import PeriodicRecord, WorkerRecord
 from jobrunner.client.settings_hash import SettingOrigin, read_origins, read_settings
 from jobrunner.clock import perf_counter, read_instant
-from jobrunner.errors import OutcomeUnknown, ServerRefused, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, ServerRefused
 from jobrunner.inspector.shards import merged, with_shards
 from jobrunner.queue_settings import RateLimit
 
@@ -107,7 +107,7 @@ def or_noted(client: Client, read: Callable[[], T], otherwise: T, what: str, pro
     """What `read` returns; `otherwise`, and a line in `problems`, while the node of a cluster that has it is away."""
     try:
         return read()
-    except (OutcomeUnknown, ServerUnavailable) as error:
+    except NO_ANSWER as error:
         if broker_of(client).is_away(error):
             raise
         problems.append(f"the {what} cannot be read: {error}")

@@ -9,7 +9,7 @@ import msgspec
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import Call
 from jobrunner.clock import monotonic
-from jobrunner.errors import ClientClosed, OutcomeUnknown, ServerError, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, ClientClosed, ServerError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -87,6 +87,6 @@ class ProgressNotes:
         except Exception as error:  # any error: the attempts go on
             answers = [error] * len(notes)
             self._paused_until = monotonic() + _AWAY_PAUSE_S
-        if any(isinstance(answer, ServerUnavailable | OutcomeUnknown) for answer in answers):  # a node of a cluster
+        if any(isinstance(answer, NO_ANSWER) for answer in answers):  # a node of a cluster
             self._paused_until = monotonic() + _AWAY_PAUSE_S
         return answers

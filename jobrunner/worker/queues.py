@@ -20,7 +20,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.operations.partitions import align
 from jobrunner.client.settings_hash import settings_named
-from jobrunner.errors import InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.formatting import describe
 from jobrunner.jobs.declared_queues import DeclaredQueue, declared_names, declared_queues, published_by, publishing
 from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, targets_of
@@ -217,7 +217,7 @@ def align_queue(broker: Broker, keys: Keys, name: str, **more: object) -> bool:
     `more`, and so is a refusal."""
     try:
         run_operation(broker, align(QueueRef(keys, None, name, 0)))
-    except (ServerUnavailable, OutcomeUnknown) as error:
+    except NO_ANSWER as error:
         _log.warning(_AWAY, queue=name, error=str(error), **more)
         return False
     except JobrunnerError as error:
@@ -249,7 +249,7 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
     with tried_once(client) as broker:
         away: dict[str, str] = {}
         (registered,) = run_each_of_nodes(broker, [_registering(keys, declared)])
-        if isinstance(registered, ServerUnavailable | OutcomeUnknown):
+        if isinstance(registered, NO_ANSWER):
             _log.warning("declared queues are not registered", error=str(registered))
             away = {one.name: one.place for one in declared}
         elif isinstance(registered, JobrunnerError):  # as a newer version writes here
@@ -258,7 +258,7 @@ def publish_declared(client: Client, heartbeat_s: float, served: Iterable[str] =
         replies = run_each_of_nodes(broker, publishing(keys, declared, heartbeat_s))
         for one, changed in zip(declared, replies, strict=True):
             if isinstance(changed, JobrunnerError):
-                if isinstance(changed, ServerUnavailable | OutcomeUnknown):
+                if isinstance(changed, NO_ANSWER):
                     away[one.name] = one.place
                 _log.warning("declared settings are not published", queue=one.name, error=str(changed), place=one.place)
             elif changed:
@@ -308,14 +308,14 @@ class Declarations:
                 self._unaligned[one.name] = one.place
         self._asked = []
         if news:
-            with suppress(ServerUnavailable, OutcomeUnknown):  # an event holds nothing up
+            with suppress(*NO_ANSWER):  # an event holds nothing up
                 self._broker.run_many(news)
         if self._unaligned:
             run_each_or_errors(self._broker, [_registering(self._keys, published_by(self._served))])
         for name, place in list(self._unaligned.items()):
             try:
                 run_operation(self._broker, align(QueueRef(self._keys, None, name, 0)))
-            except (ServerUnavailable, OutcomeUnknown) as error:
+            except NO_ANSWER as error:
                 if self._broker.is_away(error):
                     return
                 continue  # of a cluster it may be one node

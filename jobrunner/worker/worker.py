@@ -10,10 +10,9 @@ from jobrunner.client.client import Client, endpoint_of, keys_of
 from jobrunner.client.current import current_client
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
+    NO_ANSWER,
     JobrunnerError,
-    OutcomeUnknown,
     ServerRefused,
-    ServerUnavailable,
     UsageError,
     WorkerBroken,
 )
@@ -189,7 +188,7 @@ class Worker:
         """The first heartbeat. The server was there just now: where it is away, the loop tries again."""
         try:
             parts.heartbeat.step()
-        except (ServerUnavailable, OutcomeUnknown):
+        except NO_ANSWER:
             return
         except ServerRefused as error:  # too few replicas refuse writes alone, so nothing noticed it before
             if not refuses_writes(error.__cause__):

@@ -19,13 +19,12 @@ from jobrunner.broker.shards import tag_of, whole_queue
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.client.outgoing import forget_unknown, remember_unknown
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, QueueFull, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, JobrunnerError, OutcomeUnknown, QueueFull, ServerUnavailable
 from jobrunner.task import Task
 
 if TYPE_CHECKING:
     from jobrunner.client.operations.router import Router
 
-BROKEN_OFF = (OutcomeUnknown, ServerUnavailable)
 KNOWN_FOR_S = 60.0
 _UNKNOWN_FOR_S = 5.0
 _ASKED_AGAIN_S = 1.0
@@ -108,7 +107,7 @@ class Routes:
     def _registered(self, names: list[str], replies: Sequence[object]) -> Operation[None]:
         """Raises the error of a registration, unless only the node of the registry is away and the queues have keys: a
         queue is registered before its first key is written."""
-        away = next((reply for reply in replies if isinstance(reply, BROKEN_OFF)), None)
+        away = next((reply for reply in replies if isinstance(reply, NO_ANSWER)), None)
         if away is None or not self.on_several_nodes:
             _raise_first(replies)
             return

@@ -21,10 +21,10 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.hints import WorkHint
 from jobrunner.client.operations.operation import Calls, EachReply, Operation
 from jobrunner.client.operations.reserved import ReservedItem
-from jobrunner.client.operations.routing import BROKEN_OFF
 from jobrunner.client.operations.slice_balancer import SliceBalancer
 from jobrunner.clock import monotonic
 from jobrunner.errors import (
+    NO_ANSWER,
     JobrunnerError,
     LeaseError,
     OutcomeUnknown,
@@ -317,6 +317,6 @@ def _side_by_side(
 def _why_unanswered(errors: Sequence[JobrunnerError]) -> JobrunnerError:
     """The error of shards whose nodes are away; OutcomeUnknown when one may have taken a part. Raises any other."""
     for error in errors:
-        if not isinstance(error, BROKEN_OFF):
+        if not isinstance(error, NO_ANSWER):
             raise error
     return next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])

@@ -24,7 +24,7 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, JobrunnerError, ServerUnavailable
 from jobrunner.inspector.attempts import stray_leases
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.attention import (
@@ -45,7 +45,6 @@ from jobrunner.inspector.stats import read_window, releases_since
 from jobrunner.inspector.task_rows import TaskRow, first_lines, some_lines
 from jobrunner.jobs.declared_queues import cap_advice
 
-AWAY = (OutcomeUnknown, ServerUnavailable)
 _UNREAD = "cannot be read"
 _ALIVE_MS = 60_000
 _LOOKS_FOR_S = 0.3
@@ -207,11 +206,11 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
             yield leader_check(leader(client))
         yield from foremost(problem_checks(workers))
         yield from (slots_check(worker) for worker in workers if worker.held_by)
-    except AWAY as error:
+    except NO_ANSWER as error:
         yield fail("workers", _UNREAD, str(error))
     try:
         yield from _checks_of_queues(client, facts, workers)
-    except AWAY as error:
+    except NO_ANSWER as error:
         yield fail("queues", _UNREAD, str(error))
 
 
@@ -329,7 +328,7 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     of queues cannot be read, which another check reports."""
     try:
         names = with_shards(client, client.queues()[:_QUEUES_SAMPLED])
-    except AWAY:
+    except NO_ANSWER:
         return
     calls = [
         first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")

@@ -12,7 +12,7 @@ from jobrunner.broker.call import Call
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import probe, wake
 from jobrunner.clock import monotonic, perf_counter, sleep
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, JobrunnerError, OutcomeUnknown
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
@@ -213,7 +213,7 @@ class Fetcher:
                 turn.asked_at, began = monotonic(), perf_counter()
                 turn.replies = self._parts.broker.run_each(calls, meanwhile=partial(self._catch_up, turn))
                 self._parts.stats.round_trip(perf_counter() - began)
-        except (OutcomeUnknown, ServerUnavailable) as error:
+        except NO_ANSWER as error:
             if self._parts.broker.endpoint.cluster is not None:  # the node of these queues is away, and maybe no other
                 turn.replies = [error] * len(calls)
                 return

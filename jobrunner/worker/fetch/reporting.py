@@ -11,7 +11,7 @@ from jobrunner.attempt import Attempt
 from jobrunner.broker.call import text
 from jobrunner.broker.keys import Keys
 from jobrunner.client.operations.flow_relay import relay
-from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, JobrunnerError, OutcomeUnknown
 from jobrunner.join import Ended
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import (
@@ -36,7 +36,6 @@ from jobrunner.worker.run.error_outcome import refused
 
 _REFUSALS = 50
 """Turns after which a report is dropped when the server answers each with an error."""
-_AWAY = (ServerUnavailable, OutcomeUnknown)
 """Errors in the replies of a cluster with one server away; when no server answers, they are raised."""
 _ENDINGS: dict[type, str] = {
     Succeeded: "succeeded", FannedOut: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
@@ -224,7 +223,7 @@ class Reporting:
         for call, reply in zip(calls, replies, strict=False):
             if self._unanswered and isinstance(reply, list):
                 reply = self._of_second_sending(call, reply)
-            if isinstance(reply, _AWAY):
+            if isinstance(reply, NO_ANSWER):
                 if isinstance(reply, OutcomeUnknown):
                     self.lost_answer(call)
                 self._undelivered.keep(call.reports, reply)
