@@ -7,7 +7,7 @@ from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, seconds_of, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, plain_json, rising, talk
 from jobrunner.cli.queue_settings import limit, reset, settings
-from jobrunner.cli.status import queue_table, tell_unread, told_workers, unread_queues
+from jobrunner.cli.status import queue_table, tell_unread, unread_queues, workers_or_warning
 from jobrunner.cli.suggestions import check_queue, queue_names, with_create
 from jobrunner.client.client import Client
 from jobrunner.client.queue import Queue
@@ -34,7 +34,7 @@ def queues() -> None:
 def list_(shared: CommonOptions, wide: bool) -> None:
     """List queues with the number of tasks in each state."""
     with connected(shared) as client:
-        found = queue_views(client, told_workers(client))
+        found = queue_views(client, workers_or_warning(client))
         changed = overridden(client, [queue.name for queue in found if not queue.problem])
     tell_unread(unread_queues(found))
     if shared.as_json:

@@ -91,7 +91,7 @@ def _changes(changed: Mapping[str, SettingOrigin]) -> str:
     return f"; {changes}" if changes else ""
 
 
-def told_workers(client: Client) -> list[WorkerRecord]:
+def workers_or_warning(client: Client) -> list[WorkerRecord]:
     """The live workers; none, and a line on stderr, while the node of a cluster that lists them is away."""
     problems: list[str] = []
     found = workers_or_none(client, problems)

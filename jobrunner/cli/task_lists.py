@@ -15,7 +15,7 @@ from jobrunner.broker.call import in_slices
 from jobrunner.broker.keys import tag_of_id
 from jobrunner.cli.options import CommonOptions, not_empty
 from jobrunner.cli.output import answer_json, echo, plain_json, prints_all_columns, readable, rising, table, talk, when
-from jobrunner.cli.status import tell_unread, told_workers
+from jobrunner.cli.status import tell_unread, workers_or_warning
 from jobrunner.cli.suggestions import job_names, queue_names
 from jobrunner.client.client import Client
 from jobrunner.clock import instant_of
@@ -186,7 +186,7 @@ def _records(client: Client, rows: list[TaskRow]) -> list[TaskRecord]:
     records = [record for some in in_slices(places, _AT_ONCE) for record in read_tasks(client, some)]
     if not any(record.state is TaskState.PENDING for record in records):
         return records
-    return with_begun_attempts(records, told_workers(client))
+    return with_begun_attempts(records, workers_or_warning(client))
 
 
 def show_list(

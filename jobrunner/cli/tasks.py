@@ -12,7 +12,7 @@ from jobrunner.cli.events import note, noted
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import CommonOptions, confirm, connected, with_shared_options, with_wide
 from jobrunner.cli.output import Refusal, answer_json, echo, rising
-from jobrunner.cli.status import told_workers
+from jobrunner.cli.status import workers_or_warning
 from jobrunner.cli.suggestions import check_queue, queue_names
 from jobrunner.cli.task_lists import (
     LIMIT,
@@ -104,7 +104,7 @@ def show(shared: CommonOptions, task_id: str, queue: str | None) -> None:
     """Show one task: state, holder, parameters, attempts, errors."""
     with connected(shared) as client:
         record = _task(client, task_id, queue).record()
-        workers = told_workers(client)
+        workers = workers_or_warning(client)
         holder = holder_of(client, record, workers)
         record = with_begun_attempt(record, holder)
         hides = client.redaction()

@@ -60,10 +60,9 @@ def stray_leases(client: Client, queue: str, workers: list[WorkerRecord]) -> Cal
     """The call that counts, among the first hundred leases of a queue, those that no live worker holds."""
 
     def read(raw: list[bytes]) -> int:
-        numbers = [float(score) for score in raw[1::2]]
-        marks = [(number, mark_of(number)) for number in numbers]
         return sum(
-            (worker_marked(mark, workers) or _of_batch(number, queue, workers).worker) is None for number, mark in marks
+            (worker_marked(mark_of(number), workers) or _of_batch(number, queue, workers).worker) is None
+            for number in map(float, raw[1::2])
         )
 
     return command("ZRANGE", keys_of(client).queue(queue).leases, 0, _MOST_CHECKED - 1, "WITHSCORES", read=read)

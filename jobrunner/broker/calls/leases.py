@@ -104,8 +104,8 @@ def _read_attempts(queue: str, lease: int, reply: list[Any]) -> list[Attempt]:
 REPLY_BYTES = 1 << 20
 """Bytes of payloads in one reply to a worker."""
 CALL_BYTES = 16 << 20
-"""Bytes of payloads that one call by hand takes. With many more the server answers nobody for seconds and the client
-stops waiting for the reply: reserved items would be under leases that nobody has, and popped ones lost."""
+"""Bytes of payloads that one call by hand takes. With many more the script blocks the server for seconds, and the
+client stops waiting for the reply: reserved items would stay under leases without a holder, popped items be lost."""
 
 
 def reserve(

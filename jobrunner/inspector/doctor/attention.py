@@ -85,7 +85,7 @@ def stall_checks(queues: Iterable[QueueView], workers: Iterable[WorkerRecord]) -
         its = serving.get(queue.name, [])
         if not its or not queue.waiting or queue.paused or "/" in queue.name or waited_s <= _WAITS_S:
             continue
-        if any(True for _ in limit_checks(queue)):
+        if next(limit_checks(queue), None) is not None:
             continue
         taking = [one for one in its if not (one.quiet or one.gate or one.stopping)]
         if not taking:

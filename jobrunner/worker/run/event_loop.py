@@ -35,7 +35,7 @@ _SILENT_S = 5.0
 """A loop that has not run for this long is reported as blocked."""
 _FAREWELL_S = 1.0
 _FAREWELLS = 5
-UNBLOCK_HINT = "await asyncio.to_thread(…) for calls that block, or write the job as def instead of async def"
+_UNBLOCK_HINT = "await asyncio.to_thread(…) for calls that block, or write the job as def instead of async def"
 _log = SafeLogger("jobrunner.executor")
 
 
@@ -127,7 +127,7 @@ class EventLoop:
         if not self._has_warned:
             self._has_warned = True
             _log.warning("a job blocks the event loop: all coroutine jobs of this worker wait", job=job, task=task_id,
-                         place=place, hint=UNBLOCK_HINT)  # fmt: skip
+                         place=place, hint=_UNBLOCK_HINT)  # fmt: skip
         which = f"job {job!r}, task {task_id}," if job else "a job"
         return f"{which} blocks the event loop for {duration(silent_s)}, at {place}: all coroutine jobs wait"
 
