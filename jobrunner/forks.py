@@ -1,5 +1,6 @@
 """Hooks of objects for a forked child, where no thread of the parent runs and locks stay as they were at the fork."""
 
+import atexit
 import os
 from collections.abc import Callable
 from weakref import WeakMethod
@@ -19,3 +20,5 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+# The callback of a WeakMethod fails, with a traceback, while Python takes its modules apart.
+atexit.register(_methods.clear)

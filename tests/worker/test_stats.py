@@ -182,6 +182,33 @@ def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: 
     assert (hour.depth.waiting, hour.enqueued) == (3, 6)
 
 
+@pytest.mark.parametrize("name", ["mail", "orders/mail"])
+def test_figures_of_one_queue_are_those_of_all_its_shards(
+    current: Client, broker: Broker, keys: Keys, clock: Any, name: str
+) -> None:
+    """They were those of the first shard, without a filter those of all."""
+    now_ms = clock.set()
+    queue = current.queue(name)
+    queue.configure(partitions=4)
+    shards = [name, *(f"{name}@{n}" if "/" not in name else f"orders@{n}/mail" for n in range(1, 4))]
+    leader = StatsSampler(broker, keys)
+    leader.take(ScanReply(holding=shards))
+    leader.step(now_ms)
+    queue.push_many(range(20))
+    current.queue("mail2").push(1)
+    for lease in queue.reserve(n=8):
+        lease.commit()
+    clock.advance(60_000)
+    leader.take(ScanReply(holding=[*shards, "mail2"]))
+    leader.step(clock.ms)
+
+    alone = series(current, since=timedelta(minutes=3), queue=name)
+
+    last = alone.steps[-1]
+    assert (last.depth.waiting, last.enqueued, alone.total.succeeded) == (12, 20, 8)
+    assert by_queue(current, since=timedelta(minutes=3))[name].succeeded == 8
+
+
 @pytest.mark.parametrize("away", ["the server", "the node of the statistics", "the node of a queue"])
 def test_a_queue_that_could_not_be_sampled_is_sampled_later(
     client: Client, broker: Broker, keys: Keys, clock: Any, monkeypatch: pytest.MonkeyPatch, away: str

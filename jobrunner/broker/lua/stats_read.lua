@@ -5,12 +5,17 @@ local now_ms, queue, type = unpack(ARGV)
 -- ARGV  now_ms: unused · queue: full name, '' = all · type: name of a job, '' = all
 -- reply a list, for each key: lists of field, number, ...; '#sampled' where the leader sampled. With all queues and
 --       jobs also the fields of writers, whose names have no blanks: to sort them out here would cost most of the time.
+--       With a queue the fields of all its shards: the leader samples each of them under its own name.
 -- Fields of the leader's samples are of type '-': they are of every job.
+
+local function is_of_queue(name)
+  return queue == '' or name == queue or string.find(name, '@', 1, true) and string.gsub(name, '@%d+', '', 1) == queue
+end
 
 local function is_wanted(field)
   local of, job = string.match(field, '^(%S*) (.*) %S+$')
   if not of then return field == '#sampled' end
-  return (queue == '' or of == queue) and (type == '' or job == type or job == '-')
+  return is_of_queue(of) and (type == '' or job == type or job == '-')
 end
 
 local reply = {}

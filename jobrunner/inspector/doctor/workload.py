@@ -221,11 +221,11 @@ def _checks_of_queues(
     workers = known_workers or []
     found, shards = views_and_shards(client, workers)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
-    strays = {} if known_workers is None else _stray_leases(client, by_work, workers)
+    strays = Counter[str]() if known_workers is None else _stray_leases(client, by_work, shards, workers)
     checks = (
         check
         for queue in by_work
-        for check in (*queue_checks(queue), *limit_checks(queue, strays=strays.get(queue.name, 0)))
+        for check in (*queue_checks(queue), *limit_checks(queue, strays=strays[queue.name]))
     )
     yield from foremost(check for check in checks if known_workers is not None or check.what != "workers")
     yield from foremost(stall_checks(by_work, workers))
@@ -246,12 +246,17 @@ def _checks_of_queues(
     yield from neighbour_checks(here, other_prefixes(client, facts))
 
 
-def _stray_leases(client: Client, queues: Iterable[QueueView], workers: list[WorkerRecord]) -> dict[str, int]:
+def _stray_leases(
+    client: Client, queues: Iterable[QueueView], shards: Mapping[str, Shards], workers: list[WorkerRecord]
+) -> Counter[str]:
     """How many leases no worker holds, for the first queues whose `max_inflight` is used up."""
     spent = [one.name for one in queues if (use := inflight_use(one)) is not None and one.waiting and use.is_spent]
-    asked = spent[:_QUEUES_IN_DOUBT]
-    found = run_each_or_errors(broker_of(client), [stray_leases(client, name, workers) for name in asked])
-    return {name: one for name, one in zip(asked, found, strict=True) if isinstance(one, int)}
+    asked = [shard for name in spent[:_QUEUES_IN_DOUBT] for shard in holding(shards[name], "pending")]
+    found = run_each_or_errors(broker_of(client), [stray_leases(client, shard, workers) for shard in asked])
+    strays: Counter[str] = Counter()
+    for shard, one in zip(asked, found, strict=True):
+        strays[queue_of(shard)] += one if isinstance(one, int) else 0
+    return strays
 
 
 def _latest_errors(

@@ -84,6 +84,21 @@ def test_a_limit_that_is_used_up_names_the_leases_that_no_worker_holds(client: C
     assert limit.advice.startswith("jobrunner tasks list mail --state pending has the time")
 
 
+def test_the_leases_that_no_worker_holds_are_counted_in_all_partitions(client: Client, clock: Any) -> None:
+    """Only those of the first shard were."""
+    clock.set()
+    mail = client.queue("mail")
+    mail.configure(max_inflight=8, partitions=4, keepalive=3600)
+    mail.push_many(range(20))
+    held = [lease for _ in range(4) for lease in mail.reserve(8)]
+    announce(client, "vm.1.abcdef")
+
+    (limit,) = [check for check in work_checks(client) if check.what == "limit"]
+
+    assert len(held) == 8
+    assert "; 8 of these leases are held by no worker, but by a program" in limit.found
+
+
 def test_of_many_queues_without_a_worker_those_with_the_most_to_do_are_named(client: Client) -> None:
     for number in range(15):
         client.queue(f"q{number}").push_many(range(number + 1))
