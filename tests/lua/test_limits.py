@@ -462,3 +462,16 @@ def test_what_comes_after_a_forwarded_task_is_behind_it(line):
     raw.fail(raw.lease("z"))
     failed.enqueue("a")
     assert failed.ids("waiting") == ["z", "a"]
+
+
+@pytest.mark.parametrize("paused", ["", "1"])
+def test_a_limit_far_below_what_is_leased_is_not_asked_again_at_once(mail, clock, paused):
+    """The bound on one call was below 0, so each reserve said "ask again at once": 600 times as many commands."""
+    fill(mail, 520)
+    assert len(mail.reserve(512)) == 512
+    limit(mail, max_inflight=5, paused=paused)
+
+    found = mail.ask(8)
+
+    assert (found.attempts, found.is_cut_short) == ([], False)
+    assert found.next_event_ms == clock.ms + 30_000, "when the first lease ends"

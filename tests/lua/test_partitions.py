@@ -468,3 +468,21 @@ def test_a_commit_of_more_than_a_thousand_frees_the_places_of_all(mail):
     mail.run(leases.commit(mail.keys, [(one.id, one.token, 0, "succeeded", b"", b"", "") for one in held]))
     of_limits = [mail.keys.waiting.replace(b"waiting", name) for name in (b"inflight", b"holders")]
     assert mail.raw.exists(*of_limits) == 0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"max_tokens": 1, "interval_us": HOUR_US}, {"max_inflight": 1}],
+    ids=["rate", "max_inflight"],
+)
+def test_a_key_that_comes_free_is_not_polled_while_the_queue_is_at_its_own_limit(mail, add, clock, limits):
+    """A worker asked every 10 ms for a key whose token had come, for as long as the queue itself had none."""
+    limit(mail, key_tokens=1, key_interval_us=1_000_000, **limits)
+    add("a1", "a2", "b1")
+    assert taken(mail, 3) == ["a1"]
+    clock.advance(2000)
+
+    found = mail.ask(3)
+
+    assert found.attempts == []
+    assert found.next_event_ms == clock.ms + 28_000, "when the first lease ends, before the token of the queue"

@@ -2,6 +2,7 @@
 -- `take` returns the number of fit ids and, when it is to get no more, the position of the last id that it took.
 -- Returns the number of fit ids, and whether a bound ended the call: too many unfit ids, or `take`.
 local function hand_out_in_order(wanted, take)
+  if wanted <= 0 then return 0, false end -- far below 0 when a limit was lowered under what is leased
   local taken, looked_at, bound = 0, 0, wanted + SLICE
   while taken < wanted and looked_at < bound do
     local ids = redis.call('ZRANGE', waiting, 0, wanted - taken - 1)
@@ -46,7 +47,8 @@ local function hand_out_limited(config, wanted, take, now, are_leased)
   if config.is_partitioned then
     local limiter = read_partition_limits(prefix, config, now, are_leased)
     taken, is_cut_short = hand_out_by_partition(prefix, config, limiter, wanted, take, now, are_leased)
-    if not config.paused then lifts = math.min(lifts, unblocks_at(prefix, now)) end
+    -- While the limit of the queue itself is used up, the limits of its partitions lift nothing.
+    if not config.paused and wanted > 0 then lifts = math.min(lifts, unblocks_at(prefix, now)) end
   elseif config.parked and wanted > 0 then
     local most = math.min(wanted, SLICE)
     leave_partitions(prefix, most + SLICE)
