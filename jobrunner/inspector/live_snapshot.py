@@ -273,6 +273,8 @@ class LiveRates:
         for name in self._growth.queues:
             if (left := self._growth.lately_per_s(name, LEFT)) is not None:
                 self._courses.setdefault(name, deque(maxlen=_KEPT)).append(left)
+        for name in self._courses.keys() - self._growth.queues:  # queues that are gone
+            del self._courses[name]
 
     def rates(self, queue: str) -> Rates:
         """Rates of one queue."""

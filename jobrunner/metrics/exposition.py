@@ -228,22 +228,24 @@ def metrics_app(client: Client) -> AsgiApp:
 
 class Scrapes:
     """Answers scrapes, one after the other. With many thousands of queues a reading may take longer than 0.25 s: it is
-    then served for four times as long, so that readings take at most a fifth of the time, at any rate of scrapes."""
+    then served for four times as long, so that readings take at most a fifth of the time, at any rate of scrapes. An
+    error that took longer, as of a silent server, is served for as long again: those who waited for it get it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._last = b""
+        self._last = (200, b"")
         self._lasts_until = float("-inf")
 
     def answer(self) -> tuple[int, bytes]:
         """Returns the HTTP status and the body for a scrape."""
         with self._lock:
             if (began := monotonic()) >= self._lasts_until:
+                rest = _REST
                 try:
-                    self._last = render(self._client)
+                    self._last = (200, render(self._client))
                 except ServerError as error:
-                    return 503, f"{error}\n".encode()
+                    self._last, rest = (503, f"{error}\n".encode()), 1
                 took_s = monotonic() - began
-                self._lasts_until = monotonic() + (took_s * _REST if took_s > _LONG_S else 0.0)
-            return 200, self._last
+                self._lasts_until = monotonic() + (took_s * rest if took_s > _LONG_S else 0.0)
+            return self._last

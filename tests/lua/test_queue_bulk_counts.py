@@ -108,3 +108,31 @@ def test_a_queue_that_holds_nothing_is_told_of_in_few_commands(mail, raw, clock)
     assert found.counts == mail.run(queues.counts(mail.keys))
     assert found.counts.totals["succeeded"] == 1
     assert (found.limits, found.pause_ends_ms, found.oldest_due_ms) == ({"max_inflight": b"7"}, clock.ms + 500, None)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_due_task_that_nobody_moved_is_the_oldest(mail, clock, waiting):
+    """The age of a queue without a live worker stayed 0, so that no alert fired."""
+    mail.enqueue("later", delay_ms=100)
+    due_ms = clock.ms + 100
+    clock.advance(5000)
+    if waiting:
+        mail.enqueue("new")
+
+    assert int(surveyed(mail).oldest_due_ms) == due_ms
+
+
+def test_a_task_whose_lease_ended_waits_since_then(mail, clock):
+    mail.lease("held")
+    clock.advance(35_000)
+    mail.enqueue("new")
+
+    assert surveyed(mail).oldest_due_ms == clock.ms - 5000
+
+
+def test_tasks_that_are_not_due_and_leases_that_last_are_not_the_oldest(mail, clock):
+    mail.enqueue("later", delay_ms=100)
+    mail.lease("held")
+    mail.enqueue("new")
+
+    assert int(surveyed(mail).oldest_due_ms) == clock.ms

@@ -23,14 +23,20 @@ local function try(...)
   problem = problem or reply.err
 end
 
-local function oldest_of(waiting)
+-- The due time of the task that has waited longest. One whose lease ended waits since then.
+local function oldest_of(waiting, scheduled, pending)
   local oldest
+  local function look(set, from, to, start)
+    local head = try('ZRANGEBYSCORE', set, from, to, 'WITHSCORES', 'LIMIT', 0, 1)
+    local due = head and head[2] and tonumber(head[2]) - start
+    if due and (not oldest or due < oldest) then oldest = due end
+  end
+  look(scheduled, '-inf', due_now, 0)
+  look(pending, '-inf', exact(now), 0)
   for priority = 0, 2 do
     local from = (1 - priority) * BAND
     for _, start in ipairs({from, PARTITIONED + from}) do
-      local head = try('ZRANGEBYSCORE', waiting, exact(start), '(' .. exact(start + BAND), 'WITHSCORES', 'LIMIT', 0, 1)
-      local due = head and head[2] and tonumber(head[2]) - start
-      if due and (not oldest or due < oldest) then oldest = due end
+      look(waiting, exact(start), '(' .. exact(start + BAND), start)
     end
   end
   return oldest and exact(oldest) or ''
@@ -42,9 +48,9 @@ local function counts_of(prefix)
   if redis.call('EXISTS', waiting, scheduled, pending, dead, done) == 0 then return {0, 0, 0, 0, 0, '', ''} end
   local due = try('ZCOUNT', scheduled, '-inf', due_now) or 0
   local ended = try('ZCOUNT', pending, '-inf', exact(now)) or 0
-  local there = try('ZCARD', waiting) or 0
-  return {there + due + ended, (try('ZCARD', scheduled) or 0) - due, (try('ZCARD', pending) or 0) - ended,
-    try('ZCARD', dead) or 0, try('ZCARD', done) or 0, '', there > 0 and oldest_of(waiting) or ''}
+  local waits = (try('ZCARD', waiting) or 0) + due + ended
+  return {waits, (try('ZCARD', scheduled) or 0) - due, (try('ZCARD', pending) or 0) - ended,
+    try('ZCARD', dead) or 0, try('ZCARD', done) or 0, '', waits > 0 and oldest_of(waiting, scheduled, pending) or ''}
 end
 
 local function summary_of(prefix)

@@ -207,3 +207,13 @@ def test_the_line_that_says_most_of_an_error() -> None:
 def test_a_look_writes_nothing(client: Client, raw: Any) -> None:
     assert isinstance(look(client), LiveSnapshot)
     assert raw.dbsize() == 0
+
+
+def test_the_course_of_a_queue_that_is_gone_is_forgotten(client: Client) -> None:
+    """A program that ran for months beside queues that come and go kept the course of each."""
+    client.queue("gone").push(1)
+    rates = LiveRates({"gone": [1.0], "before": [2.0]})
+    rates.add(first := look(client))
+    rates.add(replace(first, at_s=first.at_s + 1.0, queues=()))
+
+    assert rates.rates("gone").course == rates.rates("before").course == ()

@@ -104,8 +104,23 @@ def test_a_quick_reading_serves_one_scrape(client: Client, monkeypatch: pytest.M
 
 def test_a_server_that_is_away_is_asked_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
-    slow.error = ServerUnavailable("away")
+    slow.error, slow.takes_s = ServerUnavailable("away"), 0.1
     scrapes = Scrapes(client)
     assert scrapes.answer() == (503, b"away\n")
+    slow.error = None
+    assert scrapes.answer() == (200, b"2")
+
+
+def test_those_who_waited_for_a_silent_server_get_the_error_of_the_one_before(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waited for its own five seconds, behind the others, so they piled up while the server was silent."""
+    slow = Slow(monkeypatch)
+    slow.error, slow.takes_s = ServerUnavailable("silent"), 5.0
+    scrapes = Scrapes(client)
+
+    assert [scrapes.answer() for _ in range(3)] == [(503, b"silent\n")] * 3
+    assert slow.count == 1
+    slow.now += 5.01
     slow.error = None
     assert scrapes.answer() == (200, b"2")
