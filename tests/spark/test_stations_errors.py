@@ -14,6 +14,7 @@ from jobrunner.retry import Backoff
 from jobrunner.spark import data_source, failures, write_batch, write_table
 from jobrunner.spark.failures import Cause, cause_of, error_line
 from jobrunner.spark.station.payload_shape import shape_of
+from tests.support.waiting import wait_for
 
 NO_PAUSE = Backoff(base=0)
 
@@ -277,6 +278,57 @@ def test_payloads_that_do_not_fit_are_dead_with_the_column_and_hold_nothing_up(f
     groups = read_groups(client, ["flights/clean"]).groups
     assert sorted(one.dead for one in groups) == [1, 1, 1, 2], "no id of an item is in the way"
     assert list(found("late").values()) == [{"n": 1, "s": None}]
+
+
+@pytest.mark.parametrize("size", [10, 10_001])
+def test_a_schema_that_no_payload_fits_stops_the_station_until_one_fits(
+    flights, driver_of, spark, audit, client, found, size
+):  # fmt: skip
+    """A wrong schema= made all items of a queue dead within seconds. The larger batch is read by executors."""
+    flights.spark_station("clean", to="late", max_wait=0, schema="n int", batch=size)(lambda df, spark: df)
+    flights.declare("late")
+    flights.push_many("clean", [{"n": "x"}] * size)
+    driver = driver_of("clean")
+    with capture_logs() as logs:
+        for _ in range(2):
+            driver.step(spark)
+    (stop,) = [one for one in logs if one["log_level"] == "error"]
+    assert stop["error"] == (
+        f"NoPayloadFits: none of {size:,} payloads fits, and no batch has succeeded in this process: the payload does "
+        "not fit the schema: column 'n': expected int, got str; correct the schema of queue 'flights/clean', or what "
+        "fills it"
+    )
+    assert (audit("flights/clean")["dead"], audit("flights/clean")["pending"]) == (0, size)
+
+    flights.push_many("clean", [{"n": 1}] * 2)
+
+    def is_done():
+        driver.step(spark)
+        return client.queue("flights/clean").counts()["dead"] == size
+
+    wait_for(is_done, timeout_s=60)
+    driver.stop(20)
+    assert [payload["n"] for payload in found("late").values()] == [1, 1]
+
+
+def test_an_outage_behind_a_sink_kills_no_item_while_payloads_that_do_not_fit_come_in_between(
+    flights, driver_of, spark, client
+):  # fmt: skip
+    """A batch in which no payload fits passed for a success of the function, and ended the row of failures."""
+
+    @flights.spark_sink("late", max_wait=0, schema="n int", batch=1, max_attempts=1)
+    def store(df, spark, batch):
+        if df.count():
+            raise OSError("the database is away")
+
+    driver = driver_of("late")
+    driver._failures._history.succeeded()  # in the past
+    flights.push_many("late", [{"n": "x" if at % 3 == 0 else 1} for at in range(30)])
+    for _ in range(13):
+        driver.step(spark)
+    driver.stop(20)
+    errors = {client.task(one).record().error for one in client.queue("flights/late").ids("dead")}
+    assert errors == {"PipelineError: the payload does not fit the schema: column 'n': expected int, got str"}
 
 
 def test_misfits_of_a_sink_that_was_tried_twice_are_dead_once(flights, drive, audit):

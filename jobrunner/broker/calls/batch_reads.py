@@ -33,6 +33,12 @@ def staged_ids(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[l
     return command("LRANGE", rows, 0, -1, read=lambda reply: [raw.decode() for raw in reply[::4]])
 
 
+def first_error(keys: QueueKeys, batch_id: str, epoch: int, nonce: str) -> Call[str]:
+    """The error in the first row of one list of staged rows, each of which makes its item dead."""
+    rows = part_key(keys, batch_id, f":rows:{epoch}.{nonce}")
+    return command("LINDEX", rows, 2, read=lambda raw: (raw or b"").decode(errors="replace"))
+
+
 def due_since(keys: QueueKeys, task_id: str) -> Call[float]:
     """The instant at which a member was due, Unix ms; 0 when the member is gone or damaged."""
 

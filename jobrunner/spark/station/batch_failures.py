@@ -26,6 +26,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
 from jobrunner.spark.station.batch_jobs import group_of, title_of
+from jobrunner.spark.station.batch_run import NoPayloadFits
 from jobrunner.spark.station.failure_verdict import (
     PATIENT_WITH,
     Blame,
@@ -153,7 +154,7 @@ class BatchFailures:
         self._pauses = StationPauses()
 
     def succeeded(self) -> None:
-        """Ends the row of failures, after a batch was decided with the rows of the function."""
+        """Ends the row of failures, after a batch with payloads that fit was decided with the rows of the function."""
         with self._lock:
             self._history.succeeded()
             self.others.forget()
@@ -161,6 +162,11 @@ class BatchFailures:
             reason, self.reason = self.reason, None
         if reason is not None:
             _log.info("station goes on", queue=self._station.queue)
+
+    def may_bury(self) -> bool:
+        """Whether a whole batch may die of payloads that do not fit: others have succeeded, or hardly any item is left
+        that could."""
+        return self._history.has_worked or self.report(self._few_are_left)
 
     def report(self, send: Callable[[], T]) -> T:
         """Calls `send` and returns its result. Repeats the call in an outage while the lease may last: a lease that
@@ -248,6 +254,8 @@ class BatchFailures:
     def _judge(
         self, lease: BatchLease, error: BaseException, line: str, cause: Cause, run_s: float
     ) -> tuple[BatchOutcome, str]:
+        if isinstance(error, NoPayloadFits):
+            return self._wait_for_one_that_fits(lease, line, run_s), line
         is_never = is_never_of_items(error)
         may_pass = is_never or cause is Cause.ITEMS  # a success elsewhere, or at another time, proves nothing
         failed = FailedBatch(
@@ -275,6 +283,17 @@ class BatchFailures:
         if verdict.fate is Fate.DIVIDED:
             return self._divide(lease, described), described
         return self._release(lease, _behind(pause_s)), described
+
+    def _wait_for_one_that_fits(self, lease: BatchLease, line: str, run_s: float) -> BatchOutcome:
+        """Hands back a batch of which no payload fits. It is no failure of the function, so it says nothing about other
+        batches that fail."""
+        with self._lock:
+            pause_s = self._pauses.after(Pause.STATION_AT_ONCE, monotonic() - run_s)
+            self.others.wanted = True
+        if self._stops(line, NoPayloadFits.__name__):
+            _log.error("station stops: no payload fits", queue=lease.queue, batch=lease.id, items=lease.size,
+                       error=line, pauses_s=pause_s)  # fmt: skip
+        return self._release(lease, _behind(pause_s))
 
     def _stops(self, reason: str, error: str) -> bool:
         """Records the reason of a stop. Returns whether `error` differs from the error of the previous stop."""

@@ -4,7 +4,7 @@ Invariants: no row is visible before the decision; a decided batch was checked a
 accounted for once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.broker.calls.batch_reads import nonces, staged_ids, staged_rows, still_members
+from jobrunner.broker.calls.batch_reads import first_error, nonces, staged_ids, staged_rows, still_members
 from jobrunner.broker.calls.batches import rows_lost
 from jobrunner.broker.calls.server import run_id
 from jobrunner.client.batches import BatchLease
@@ -24,10 +24,12 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import PipelineError, ServerRefused, StationError
 from jobrunner.etl.chain import StationChain
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.formatting import counted
 from jobrunner.spark.row_errors import ERROR, ID, fold_errors
 from jobrunner.spark.running import activate
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.members import (
+    CANCELLED,
     MISFITS,
     BatchConnections,
     BatchRef,
@@ -51,6 +53,10 @@ from jobrunner.spark.station.staging import (
 
 _NAMED = 3
 """The most items that an error message names."""
+
+
+class NoPayloadFits(StationError):
+    """No payload of a batch fits the schema of its station, which may be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +94,23 @@ class BatchRun:
     1. `stage` calls the function with the members; Spark checks and stages its rows;
     2. `check` counts the rows staged by the attempts that Spark counts;
     3. `decide` applies the staged rows.
+
+    `may_bury`: whether all items of the batch may die of payloads that do not fit; called when none fits.
     """
 
-    def __init__(self, spark: SparkSession, plan: StationPlan, lease: BatchLease) -> None:
+    def __init__(
+        self, spark: SparkSession, plan: StationPlan, lease: BatchLease, may_bury: Callable[[], bool] = lambda: True
+    ) -> None:
         self.lease = lease
         self.staged: list[StagedRows] = []
+        self.some_fit = True
+        """Whether the payload of an item fitted, so that the function worked on an item. Known after `decide`."""
         self.commit_s = 0.0
         """Seconds that the decision took."""
         self._server = ""
         self._written: list[int] = []
+        self._cancelled: frozenset[bytes] = frozenset()
+        self._may_bury = may_bury
         self._spark = spark
         self._plan = plan
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
@@ -123,7 +137,8 @@ class BatchRun:
         )  # fmt: skip
         if lease.epoch > 1 or lease.root != lease.id:
             with BatchConnections(place, self._broker, self._keys) as asking:
-                place = replace(place, cancelled=cancelled_members(asking))
+                self._cancelled = cancelled_members(asking)
+                place = replace(place, cancelled=self._cancelled)
         access = BatchConnections(place, self._broker, self._keys)
         df = members_frame(self._spark, access, self._plan.shape)
         if station.link.is_sink:
@@ -171,10 +186,12 @@ class BatchRun:
             self._check_none_missing(found)
 
     def decide(self) -> None:
-        """Decides the batch: the server then applies its rows. Raises BatchLost, and ServerRefused when a restart or a
-        failover may have lost rows."""
+        """Decides the batch: the server then applies its rows. Raises BatchLost, NoPayloadFits, and ServerRefused when
+        a restart or a failover may have lost rows."""
         staged = sorted(self.staged, key=lambda one: not one.nonce.startswith(ERRORS))
-        rows = {one.nonce: one.rows for one in staged} | self._misfits()
+        misfits = self._misfits()
+        self._check_some_fit(misfits)
+        rows = {one.nonce: one.rows for one in staged} | misfits
         self.lease.decide(rows, rest=self._plan.rest, max_hops=self._plan.station.link.max_hops)
 
     def _misfits(self) -> dict[str, int]:
@@ -187,6 +204,28 @@ class BatchRun:
             raise ServerRefused(rows_lost(lease.id))
         counts = broker.run_many([staged_rows(keys, lease.id, lease.epoch, one) for one in names]) if names else []
         return dict(zip(names, counts, strict=True))
+
+    def _check_some_fit(self, misfits: dict[str, int]) -> None:
+        """Raises NoPayloadFits when all items would die of their payloads and may not."""
+        if sum(misfits.values()) < self.lease.size:  # a chunk that was read twice has its misfits twice
+            return
+        broker, keys, lease = self._broker, self._keys, self.lease
+        dead: set[str] = set()
+        for nonce in misfits:
+            dead.update(broker.run(staged_ids(keys, lease.id, lease.epoch, nonce)))
+        if not dead.issuperset(self._members()):
+            return
+        self.some_fit = False
+        cancelled = {one.decode() for one in self._cancelled}
+        if dead == cancelled or self._may_bury():
+            return
+        reasons = broker.run_many([first_error(keys, lease.id, lease.epoch, one) for one in misfits])
+        reason = next(one for one in reasons if one != CANCELLED.decode())
+        raise NoPayloadFits(
+            f"none of {counted(len(dead - cancelled), 'payload')} fits, and no batch has succeeded in this process: "
+            f"{reason.removeprefix(f'{PipelineError.__name__}: ')}; correct the schema of queue {lease.queue!r}, or "
+            "what fills it"
+        )
 
     def _check_single(self, counts: dict[int, int]) -> None:
         members = self._members()

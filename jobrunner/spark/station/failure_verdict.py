@@ -80,6 +80,11 @@ class FailureHistory:
         took a row."""
         self._refusals_in_a_row = 0
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether any batch succeeded in this process."""
+        return self._successes > 0
+
     def succeeded(self) -> None:
         """Counts a batch whose function made its rows."""
         self._successes += 1
@@ -114,7 +119,7 @@ class FailureHistory:
         in_a_row = len(self._in_a_row)
         compares_places = in_a_row > _MANY_IN_A_ROW
         is_one_error = len({place if compares_places else words for words, place in self._in_a_row.values()}) <= 1
-        return Evidence(self._successes > 0, others_worked, in_a_row, is_one_error, failed_alone)
+        return Evidence(self.has_worked, others_worked, in_a_row, is_one_error, failed_alone)
 
     def refused(self, root: str, size: int, *, takes_rows: bool, few_are_left: bool) -> Blame:
         """Counts a refusal of a batch of `size` items with this root. `takes_rows`: the server accepted a row of the

@@ -103,7 +103,7 @@ class Lane:
             waits_ms = _waits_ms(lease)
             jobs = self._jobs = SparkJobs(spark, group_of(lease), title_of(lease))
             self._notes.filled(note, jobs)
-            run = BatchRun(spark, plan, lease)
+            run = BatchRun(spark, plan, lease, self._failures.may_bury)
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
                 made = self._attempt(run, jobs)
                 self._jobs = None
@@ -119,7 +119,8 @@ class Lane:
                 return
             note.rows, note.commit_s, note.decided_s = made, run.commit_s, monotonic()
             run_s = note.decided_s - note.filled_s
-            self._failures.succeeded()
+            if run.some_fit:
+                self._failures.succeeded()
             self._sizes.saw(lease.size, run_s)
             self._seen(BatchEnd(items=lease.size, run_s=run_s, waits_ms=waits_ms))
         self.closing.hand(lease, self._noted(note), self._count)

@@ -42,7 +42,7 @@ _CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 32
 """Items of a first round trip, which shows how large they are."""
 MISFITS = "misfits."
-_CANCELLED = b"cancelled before this attempt"
+CANCELLED = b"cancelled before this attempt"
 _NO_JSON = "the payload is bytes, not JSON"
 _FIELDS = (b"payload", b"encoding", b"type", b"retry_count", b"enqueue_time", b"headers", b"finished_at")
 THROUGH_DRIVER = 10_000
@@ -141,7 +141,7 @@ def cancelled_members(access: BatchConnections) -> frozenset[bytes]:
             if is_asked is not None and finished_at is None:  # otherwise it was deleted since, and is history
                 found.append(one)
     if found:
-        access.stage(new_nonce(MISFITS), [word for one in found for word in (one, b"", _CANCELLED, b"")], after=0)
+        access.stage(new_nonce(MISFITS), [word for one in found for word in (one, b"", CANCELLED, b"")], after=0)
     return frozenset(found)
 
 
