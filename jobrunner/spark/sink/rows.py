@@ -12,8 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from jobrunner.broker.keys import check_id, split_queue
-from jobrunner.client.item import LONGEST_KEY
+from jobrunner.client.item import LONGEST_KEY, write_headers
 from jobrunner.errors import InvalidName, InvalidOption, ParameterError, PayloadTooLarge
+from jobrunner.formatting import describe
 from jobrunner.jobs.build import key_of
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.spark.columns import checked_priority, delay_s, refuses
@@ -135,8 +136,8 @@ class RowPacker:
                     continue
                 try:
                     found = read(value)
-                except (ValueError, TypeError) as error:
-                    what = f"column {column!r} is {value!r}; give {told}"
+                except (ValueError, TypeError, InvalidOption) as error:
+                    what = f"column {column!r} is {describe(value)}; give {told}"
                     raise InvalidOption(f"{self._row(at, payloads[at])}: {what}") from error
                 replies = replies or [{"new": 1} for _ in payloads]
                 replies[at][word] = found
@@ -180,7 +181,9 @@ def _delay_ms(value: Any) -> float:
 
 
 def _given_headers(value: Any) -> dict[str, str]:
-    return _headers(value if isinstance(value, str) else _encode(value))
+    given = _headers(value if isinstance(value, str) else _encode(value))
+    write_headers(given)
+    return given
 
 
 def _key(value: str) -> str:
@@ -193,7 +196,7 @@ _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("_priority", "priority", checked_priority, "0, 1 or 2; higher goes first"),
     ("_delay", "delay_ms", _delay_ms, "seconds until it is due, at most a century"),
     ("_at", "at_ms", instant_ms, "the instant at which it is due"),
-    ("_headers", "headers", _given_headers, "a map of strings"),
+    ("_headers", "headers", _given_headers, "a map of strings, of 64 KiB in all"),
     ("_partition", "key", _key, f"a text of 1 to {LONGEST_KEY} characters"),
 )
 

@@ -18,9 +18,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from jobrunner.broker.shards import whole_queue
-from jobrunner.errors import PayloadTooLarge, PipelineError
+from jobrunner.client.item import write_headers
+from jobrunner.errors import InvalidOption, PayloadTooLarge, PipelineError
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.formatting import describe
 from jobrunner.spark.columns import checked_priority, delay_s, refuses
 from jobrunner.spark.row_errors import ERROR
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
@@ -137,7 +139,7 @@ def _steering(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> dict[int, dic
         values = _column(batch, column)
         try:
             _say(more, word, [None if value is None else read(value) for value in values])
-        except ValueError:
+        except (ValueError, InvalidOption):
             at = next(n for n, value in enumerate(values) if value is not None and refuses(read, value))
             raise _wrong(rules, column, values[at], ids[at], should) from None
     return more
@@ -156,13 +158,15 @@ def _delay_ms(value: float) -> int | None:
 
 
 def _given_headers(text: str) -> dict[str, str] | None:
-    return {name: word for name, word in _headers(text).items() if word is not None} or None
+    given = {name: word for name, word in _headers(text).items() if word is not None}
+    write_headers(given)
+    return given or None
 
 
 _STEERING: tuple[tuple[str, str, Callable[[Any], Any], str], ...] = (
     ("_delay", "delay_ms", _delay_ms, "give seconds, from 0 to a century"),
     ("_priority", "priority", checked_priority, "give 0, 1 or 2; higher goes first"),
-    ("_headers", "headers", _given_headers, "give a map of strings"),
+    ("_headers", "headers", _given_headers, "give a map of strings, of 64 KiB in all"),
 )
 
 
@@ -191,7 +195,7 @@ def _make_new(
 
 def _wrong(rules: RowRules, column: str, value: object, task_id: bytes | None, what: str) -> PipelineError:
     return PipelineError(
-        f"station {rules.station!r} returned {value!r} in column {column!r} of item {_shown(task_id)}: {what}"
+        f"station {rules.station!r} returned {describe(value)} in column {column!r} of item {_shown(task_id)}: {what}"
     )
 
 

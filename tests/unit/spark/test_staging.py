@@ -86,6 +86,14 @@ def test_an_error_names_the_column_and_the_item(columns, by, said):
     assert said in str(caught.value)
 
 
+def test_headers_beyond_the_limit_name_their_item_and_are_not_told_in_full():
+    """A hand-out reads the headers of its tasks, and its bound counts payloads alone."""
+    large = json.dumps({"trace": "x" * (64 << 10)})
+    with pytest.raises(PipelineError, match=r"in column '_headers' of item b: .*64 KiB in all") as caught:
+        pack_rows(rows(_headers=["{}", large]), rules(), "", 0)
+    assert len(str(caught.value)) < 500
+
+
 def test_a_payload_beyond_the_limit_names_its_item():
     with pytest.raises(PayloadTooLarge, match="a payload of 101 bytes for item b, more than payload_limit=100"):
         pack_rows(rows(payload=["1", "x" * 101]), rules(), "", 0)

@@ -238,6 +238,7 @@ def test_the_last_instant_there_is_stays_readable(write, client):
         ("_delay", [0.0, float("-inf")]),
         ("_partition", ["a", "x" * 300]),
         ("_headers", ["{}", "[1]"]),
+        ("_headers", ["{}", f'{{"trace": "{"x" * (64 << 10)}"}}']),
     ],
 )
 def test_a_wrong_steering_value_is_an_error_that_names_column_and_row(write, client, column, values):
