@@ -34,6 +34,7 @@ _RETENTION = "delta.setTransactionRetentionDuration"
 _LIBRARY_RETRIES = 15
 _UNFIT_SETTINGS = ("delta.enableRowTracking", "delta.enableIcebergCompatV1", "delta.enableIcebergCompatV2")
 _UNFIT_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "delta.columnMapping.id")
+_APPEND_ONLY = "delta.appendOnly"
 _TIMESTAMP_NTZ = "timestamp_ntz"
 _PLAIN_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """Reader features with which a table's data files still are its rows."""
@@ -124,6 +125,9 @@ class DeltaLake:
         return self.version
 
     def merge(self, rows: pa.Table, merge_on: Sequence[str], attempt: WriteAttempt) -> int:
+        if self._table.metadata().configuration.get(_APPEND_ONLY) == "true":  # deltalake would report a conflict
+            raise TableError(f"table {self.address} has {_APPEND_ONLY}, and merge_on={list(merge_on)} replaces rows: "
+                             "declare the sink without merge_on, or write to another table")  # fmt: skip
         same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in merge_on)
         values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
         # No retry by the library: it would keep rows with the same key that a commit in between added.

@@ -8,7 +8,7 @@ from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake.commit import commit_merge
 from jobrunner.spark.lake.services import compact_table
-from tests.unit.spark.lake.conftest import part
+from tests.unit.spark.lake.conftest import Lake, part
 
 KEY = {"merge_on": ["n"]}
 
@@ -104,6 +104,19 @@ def test_a_row_that_was_appended_with_a_signed_zero_is_replaced(lake, numbers):
     lake.write(part("a"), numbers(1, 2, x=[-0.0, 1.0], v=["a", "a"]))
     lake.write(part("b"), numbers(3, x=[0.0], v=["b"]), merge_on=["x"])
     assert sorted(lake.column()) == [2, 3]
+
+
+def test_a_delta_table_that_takes_no_merge_says_so_at_once(tmp_path, numbers):
+    """It passed for a conflict with other writers, for a minute at each attempt."""
+    from deltalake import DeltaTable
+
+    lake = Lake(f"delta:{tmp_path}/t")
+    lake.write(part("a"), numbers(1, v=["a"]))
+    DeltaTable(tmp_path / "t").alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(TableError, match=r"table delta:.*/t has delta.appendOnly, and merge_on=\['n'\] replaces rows"):
+        lake.write(part("b"), numbers(1, v=["b"]), **KEY)
+    lake.write(part("c"), numbers(2, v=["c"]))
+    assert values(lake) == {1: "a", 2: "c"}
 
 
 def test_a_key_of_values_that_cannot_be_compared_is_no_items_fault(lake, numbers):
