@@ -4,6 +4,7 @@ import pytest
 
 from jobrunner.broker.calls import queues
 from jobrunner.errors import ServerRefused
+from tests.support.server import version_of
 
 
 def counted(mail):
@@ -58,6 +59,19 @@ def test_a_user_who_may_only_read_sees_what_is_due_and_what_ended_as_waiting(mai
     found = weak_broker("-@write").run(queues.counts(mail.keys))
     assert (found.waiting, found.scheduled, found.pending) == (3, 1, 0)
     assert mail.snapshot() == before
+
+
+def test_counting_for_a_user_who_may_only_read_leaves_nothing_in_the_access_log(mail, clock, weak_broker, raw):
+    """The log of the server had a refused zrem for each queue with a task that was due."""
+    if version_of(raw) < (7,):
+        pytest.skip("Redis 6.2 cannot be asked whether a user may run a command")
+    mail.lease("held")
+    mail.enqueue("later", delay_ms=100)
+    clock.advance(30_000)
+    raw.acl_log_reset()
+
+    weak_broker("-@write").run(queues.counts(mail.keys))
+    assert [entry["object"] for entry in raw.acl_log() if entry["context"] == "lua"] == []
 
 
 def test_what_is_due_behind_a_slice_of_maintenance_counts_as_waiting(mail, clock):
