@@ -4,8 +4,9 @@ Results are kept in a folder, and the next run goes on with what has none. The o
 that was ended are those of a random sample. `--sample N --seed S` tries so many, `--each-line` one mutant of each line
 that has any, drawn at random, `--script NAME` the mutants of one file, `--again` the survivors and the late kills once
 more, after tests were added. Each kill is made sure of: the test must pass without the mutant. A kill is late when only
-the limit of a test's time ended it, or the tests' process ended; these are listed with the survivors. Exit code: 0 the
-score is at least 95 %, 1 not, 2 misuse.
+the limit of a test's time ended it, or the tests' process ended; these are listed with the survivors. `--record` leaves
+out what killed.txt and judged.toml have, and adds the kills to killed.txt, also when it is interrupted: with it, the
+mutants that no run ever tried come to an end. Exit code: 0 the score is at least 95 %, 1 not, 2 misuse.
 """
 
 import argparse
@@ -22,7 +23,18 @@ from pathlib import Path
 
 from tests.mutation.installed import lua_files, own_text
 from tests.mutation.mutants import Mutant, mutants_of
-from tests.mutation.results import PLAN, Judgement, Result, Results, Score, judgement_of, read_judgements
+from tests.mutation.results import (
+    PLAN,
+    RECORD,
+    Judgement,
+    Result,
+    Results,
+    Score,
+    add_to_record,
+    judgement_of,
+    read_judgements,
+    read_record,
+)
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
@@ -51,7 +63,11 @@ def main() -> int:
     if not options.report:
         known = results.read()
         again = {key for key, one in known.items() if options.again and (one.status == "survived" or one.is_late)}
-        _run_all([one for one in wanted if one.key not in known or one.key in again], results, options)
+        try:
+            _run_all([one for one in wanted if one.key not in known or one.key in again], results, options)
+        finally:
+            if options.record:
+                _record(results, options.record)
     known = results.read()
     found = [known[one.key] for one in wanted if one.key in known]
     score = Score.of(found, judgements)
@@ -63,15 +79,31 @@ def main() -> int:
 
 
 def _wanted(options: argparse.Namespace, judgements: Mapping[tuple[str, str, str], Judgement]) -> list[Mutant]:
-    files = [file for file in lua_files() if not options.script or _name(file) in options.script]
-    found = [one for file in files for one in mutants_of(file, own_text(file))]
+    found = [one for one in _all_mutants() if not options.script or _name(one.file) in options.script]
+    if options.record:
+        killed = read_record(options.record)
+        found = [one for one in found if one.key not in killed and one.place not in judgements]
     # By digest, so that a change of one file leaves the draw of all others as it was.
     found.sort(key=lambda one: hashlib.sha1(f"{options.seed} {one.key}".encode(), usedforsecurity=False).digest())
     if options.each_line:
         found = list({(one.file, one.line): one for one in found}.values())
     found = found[: options.sample]
     # Equivalent ones cost the whole budget of a mutant and count nowhere: the others come first.
-    return sorted(found, key=lambda one: (one.file, one.before, one.after) in judgements)
+    return sorted(found, key=lambda one: one.place in judgements)
+
+
+def _all_mutants() -> list[Mutant]:
+    return [one for file in lua_files() for one in mutants_of(file, own_text(file))]
+
+
+def _record(results: Results, path: Path) -> None:
+    mutants, judgements = _all_mutants(), read_judgements()
+    add_to_record({key for key, one in results.read().items() if one.status == "killed"}, mutants, path)
+    killed = read_record(path)
+    judged = sum(one.place in judgements for one in mutants if one.key not in killed)
+    left = len(mutants) - len(killed) - judged
+    print(f"{path.name} has {len(killed):,} of {len(mutants):,} mutants; {judged} more are judged, {left:,} are left",
+          file=sys.stderr)  # fmt: skip
 
 
 def _name(file: str) -> str:
@@ -191,6 +223,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--each-line", action="store_true", help="one mutant of each line, drawn at random")
     parser.add_argument("--again", action="store_true", help="run survivors and late kills again")
     parser.add_argument("--report", action="store_true", help="run nothing, print what is known")
+    parser.add_argument("--record", nargs="?", type=Path, const=RECORD, metavar="FILE",
+                        help=f"try what no recorded run killed, record kills (default: {RECORD.name})")  # fmt: skip
     parser.add_argument("--budget", type=float, default=60, metavar="S", help="seconds of tests each (default: 60)")
     parser.add_argument("--tests", action="append", metavar="PATH", help="tests to run instead of the usual ones")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -52,8 +52,10 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The same in every run as long as the file is the same."""
-        return hashlib.sha1(f"{self.file}\n{self.mutated}".encode(), usedforsecurity=False).hexdigest()[:12]
+        """The same in every run as long as its line is the same, whatever becomes of the other lines of the file."""
+        lines = [line.strip() for line in self.text.splitlines()[: self.line]]
+        words = (self.file, self.before, self.after, str(lines.count(self.before)))
+        return hashlib.sha1("\n".join(words).encode(), usedforsecurity=False).hexdigest()[:8]
 
     @property
     def before(self) -> str:
@@ -64,6 +66,11 @@ class Mutant:
     def after(self) -> str:
         """The line with the change, stripped."""
         return self.mutated.splitlines()[self.line - 1].strip() or "(nothing)"
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Its file and its line before and after, by which survivors are judged."""
+        return self.file, self.before, self.after
 
 
 def mutants_of(file: str, text: str) -> list[Mutant]:

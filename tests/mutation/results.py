@@ -1,9 +1,12 @@
-"""What became of each mutant, kept in a folder, so that an interrupted run goes on; and the judgement of survivors."""
+"""What became of each mutant, kept in a folder, so that an interrupted run goes on; the record of all mutants that some
+run killed; and the judgement of survivors."""
 
 import json
 import math
+import textwrap
 import tomllib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +14,8 @@ from typing import Any, Self
 from tests.mutation.mutants import Mutant
 
 JUDGED = Path(__file__).with_name("judged.toml")
+RECORD = Path(__file__).with_name("killed.txt")
+_LONGEST_LINE = 120
 PLAN = "JOBRUNNER_MUTATION_PLAN"
 """The environment variable that names the file of a plan: folder, keys of mutants in order, seconds of tests each."""
 VERDICTS = ("equivalent", "accepted")
@@ -100,6 +105,23 @@ class Results:
     def forget_coverage(self) -> None:
         """For files that changed: the numbers stand for other statements now."""
         self._coverage.unlink(missing_ok=True)
+
+
+def read_record(path: Path = RECORD) -> set[str]:
+    """The keys of all mutants that a recorded run killed."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return {key for line in lines if line.startswith(" ") for key in line.split()}
+
+
+def add_to_record(killed: Collection[str], mutants: Iterable[Mutant], path: Path = RECORD) -> None:
+    """Records kills. Keys of lines that are no more are dropped: `mutants` are all of today."""
+    keys, by_file = read_record(path) | set(killed), defaultdict[str, list[str]](list)
+    for one in mutants:
+        by_file[one.file] += [one.key] if one.key in keys else []
+    parts = ["# The keys of mutants that the tests killed, by file. `python -m tests.mutation --record` writes them.\n"]
+    for file, found in sorted(by_file.items()):
+        parts += [f"{file}\n", textwrap.indent(textwrap.fill(" ".join(sorted(found)), _LONGEST_LINE - 1), " "), "\n"]
+    path.write_text("".join(parts), "utf-8")
 
 
 @dataclass(frozen=True, slots=True)

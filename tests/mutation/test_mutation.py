@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -12,7 +13,7 @@ import redis
 from tests.mutation.installed import install, lua_files, own_text, traced
 from tests.mutation.lua_syntax import NotLua, parse
 from tests.mutation.mutants import mutants_of
-from tests.mutation.results import Judgement, Result, Score, read_judgements
+from tests.mutation.results import Judgement, Result, Score, add_to_record, read_judgements, read_record
 from tests.mutation.traces import is_busy
 from tests.support.server import Server
 
@@ -160,6 +161,34 @@ def test_a_judgement_without_a_reason_or_with_an_unknown_verdict_is_refused(tmp_
         read_judgements(page)
 
 
+def test_a_mutant_keeps_its_key_while_other_lines_change() -> None:
+    """A record by the whole file would forget every kill of it with each change."""
+    before, after = mutants_of("tiny.lua", TINY), mutants_of("tiny.lua", f"local more = 5\n{TINY}")
+    assert {one.key for one in before} < {one.key for one in after}
+    assert {one.key for one in before if one.line == 2}.isdisjoint(
+        one.key for one in mutants_of("tiny.lua", TINY.replace("'id'", "'ids'"))
+    )
+
+
+def test_equal_lines_have_keys_of_their_own() -> None:
+    assert len({one.key for one in mutants_of("tiny.lua", TINY + TINY)}) == 2 * len(mutants_of("tiny.lua", TINY))
+    everything = [one.key for file in lua_files() for one in mutants_of(file, own_text(file))]
+    assert len(set(everything)) == len(everything)
+
+
+def test_the_record_keeps_kills_and_forgets_lines_that_are_no_more(tmp_path: Path) -> None:
+    record = tmp_path / "killed.txt"
+    many = mutants_of("tiny.lua", TINY * 3)
+    first, *others = many
+    add_to_record([first.key, "01234567"], many, record)
+    assert read_record(record) == {first.key}, "the other one is no mutant"
+    add_to_record([one.key for one in others], many, record)
+    assert read_record(record) == {one.key for one in many}
+    assert max(map(len, record.read_text().splitlines())) <= 120
+    add_to_record([], others, record)
+    assert read_record(record) == {one.key for one in others}
+
+
 def test_each_judged_survivor_is_a_mutant_of_today() -> None:
     """A judgement of a line that changed judges nothing."""
     known = {(file, one.before, one.after) for file in lua_files() for one in mutants_of(file, own_text(file))}
@@ -184,6 +213,24 @@ def test_the_command_kills_what_a_test_notices_and_lists_what_none_does(tmp_path
     assert status[unlimited] == "survived", "the queue of the test has a limit"
     assert said.returncode == 1, "below 95 %"
     assert found["tried"] == found["wanted"] == len(status)
+
+
+@pytest.mark.processes
+def test_the_command_records_kills_and_does_not_repeat_them(tmp_path: Path) -> None:
+    test = "tests/lua/test_await_capacity.py::test_taking_tasks_hints_while_somebody_waits_and_not_else"
+    record = tmp_path / "killed.txt"
+    words = ["--script", "await_capacity", "--tests", test, "--record", str(record), "--json"]
+
+    def run(folder: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "tests.mutation", *words, "--folder", str(tmp_path / folder)]
+        return json.loads(subprocess.run(command, capture_output=True, check=False).stdout)
+
+    first = run("first")
+    killed = {one["key"] for one in first["mutants"] if one["status"] == "killed"}
+    assert read_record(record) == killed
+    assert killed
+    second = run("second")
+    assert {one["key"] for one in second["mutants"]} == {one["key"] for one in first["mutants"]} - killed
 
 
 @pytest.mark.processes
