@@ -1,6 +1,7 @@
 """Histories that tests make: by hand, call by call, or by simulated queues with concurrent clients and lost replies."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,9 @@ class MadeHistory:
 
     calls: list[MadeCall] = field(default_factory=list)
     runs: list[tuple[str, int, float, float | None]] = field(default_factory=list)
-    snapshot: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By queue, in the final snapshot; and where each task is in it."""
+    places: defaultdict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
     end: float = 1000.0
     _at: float = 0.0
 
@@ -63,8 +66,12 @@ class MadeHistory:
 
     def left(self, queue: str = "q", settings: dict[str, str] | None = None, **sets: Iterable[str]) -> "MadeHistory":
         """Adds the tasks that are in a queue at the end to the snapshot."""
-        found = {name: list(sets.get(name, ())) for name in ("waiting", "scheduled", "pending", "dead")}
-        self.snapshot[queue] = {**found, "settings": settings or {}}
+        self.settings[queue] = settings or {}
+        for task, places in self.places.items():
+            self.places[task] = [place for place in places if place[0] != queue]
+        for state, ids in sets.items():
+            for task in ids:
+                self.places[task].append((queue, state))
         return self
 
     def write(self, folder: Path, *, processes: int = 3) -> Path:
@@ -80,9 +87,10 @@ class MadeHistory:
             files[0].append((began, {"run": number, "th": 1, "task": task, "lease": lease}))
             if ended is not None:
                 files[0].append((ended, {"run": number, "outcome": "Succeeded"}))
-        files.append([(self.end + 1, {"snapshot": {"since": self.end, "queues": self.snapshot}})])
+        found = {"since": self.end, "settings": self.settings, "tasks": self.places}
+        files.append([(self.end + 1, {"snapshot": found})])
         for number, lines in enumerate(files):
-            start = {"start": {"format": 1, "pid": number, "boot": "one", "words": ""}}
+            start = {"start": {"format": 2, "pid": number, "boot": "one", "words": ""}}
             ordered = [(0.0, start), *sorted(lines, key=lambda line: line[0])]
             text = "".join(json.dumps({"n": n, "t": at, **line}) + "\n" for n, (at, line) in enumerate(ordered))
             (folder / f"{number}-0.jsonl").write_text(text)
@@ -92,7 +100,7 @@ class MadeHistory:
 def seal(folder: Path) -> Path:
     """Names all files with their sizes."""
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}
-    (folder / "seal.json").write_text(json.dumps({"format": 1, "files": sizes}))
+    (folder / "seal.json").write_text(json.dumps({"format": 2, "files": sizes}))
     return folder
 
 

@@ -45,11 +45,14 @@ def _of_order(history: RecordedHistory) -> Iterator[Violation]:
     """Tasks that came earlier or have a higher priority go first: of tasks due at once, the first time."""
     queues = defaultdict[str, list[Any]](list)  # when a task left (server's clock, place); it; its enqueue; its end
     for task, ops in history.tasks.items():
-        entered, first, *_ = [*sorted(with_lost_reserves(history, task), key=lambda op: op.began), *ops]
+        known = sorted(with_lost_reserves(history, task), key=lambda op: (op.do == "expire", op.began))
+        entered, first, *_ = [*known, *ops]
         is_reserved = first.do == "reserve" and first.attempt == 1 and first.queue == entered.queue
-        is_left = first.do == "snapshot" and first.said == [(entered.queue, "waiting")] and not entered.unseen
+        is_left = first.do == "snapshot" and first.said == [[entered.queue, "waiting"]] and not entered.unseen
         if entered.do == "enqueue" and entered.said == "new" and not entered.due and (is_reserved or is_left):
             queues[entered.queue].append(((first.now_ms, first.lease or 0), task, entered, first))
+        if is_reserved and first.began > entered.ended + entered.options.get("expires_s", NEVER):
+            yield "handed out late", task, f"at {first.began:.6f}, and it was to expire if it had not begun"
     for queue, judged in queues.items():
         judged.sort(key=lambda one: one[2].ended)
         is_fair = any(history.settings[queue].get(setting) for setting in ("fair", "key_inflight", "key_tokens"))
@@ -104,9 +107,11 @@ def _spans(history: RecordedHistory, leases: Leases, held: Leases, ends: Leases)
     for ops in history.tasks.values():
         yield from (("lease number used twice", str(op.lease), 1, op.ended, NEVER) for op in ops if op.do == "reserve")
         enqueued = [op for op in ops if op.do in (*ENTERING, "cancel") and op.said != "exists"]
-        alive = [op.began for op in ops if op.said and op.do not in ENTERING and op.said[0][-1] != "dead"]
-        if len(enqueued) == 1 and (has := enqueued[0].options).get("lasts") == "finished" and enqueued[0].said == "new":
-            until = min(max(alive, default=0.0), enqueued[0].began + has["ttl_ms"] / 1000)
+        if len(enqueued) == 1 and enqueued[0].said == "new" and "lock" in (has := enqueued[0].options):
+            alive = max(op.began for op in ops if op.said and op.said != "exists" and op.said[0][-1] != "dead")
+            begun = [op.began for op in ops if op.do == "reserve"] + [op.began for op, _ in history.lost_reserves]
+            lasts = {"finished": alive, "started": min([alive, *begun]), "expired": NEVER}
+            until = min(lasts[has["lasts"]], enqueued[0].began + min(has["ttl_ms"] / 1000, has.get("expires_s", NEVER)))
             yield "lock held twice", has["lock"], 1, enqueued[0].ended, max(enqueued[0].ended, until)
 
 
@@ -115,9 +120,8 @@ def _at_once(spans: Iterator[tuple[Any, ...]]) -> Iterator[Violation]:
     for kind, what, most, began, ended in spans:
         changes[kind, what, most] += (began, 1), (ended, -1)
     for (kind, what, most), some in changes.items():
-        for (at, _), count in zip(sorted(some), accumulate(change for _, change in sorted(some)), strict=True):
-            if count > most:
-                yield kind, what, f"{count} at {at:.6f}, and there may be {most:g}"
+        counts = zip(sorted(some), accumulate(change for _, change in sorted(some)), strict=True)
+        yield from ((kind, what, f"{n} at {at:.6f}, and there may be {most:g}") for (at, _), n in counts if n > most)
 
 
 def main(words: list[str]) -> int:
@@ -127,10 +131,9 @@ def main(words: list[str]) -> int:
     except NotJudged as refused:
         print(f"not judged: {refused}\n{__doc__}", file=sys.stderr)
         return 2
-    print(f"{len(history.tasks):,} tasks, {len(history.runs):,} attempts")
     for kind, times in Counter(kind for kind, _, _ in found).items():
         print(f"{kind}: {times:,}", *[f"  {what}: {why}" for one, what, why in found if one == kind][:10], sep="\n")
-    print(f"{len(found):,} violations" if found else "no violation")
+    print(f"{len(history.tasks):,} tasks, {len(history.runs):,} attempts, {len(found):,} violations")
     return int(bool(found))
 
 

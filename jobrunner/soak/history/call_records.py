@@ -22,6 +22,7 @@ UNRELATED = frozenset((
 and refuses histories with batches."""
 _QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
 _DEFAULT_PRIORITY = 1
+_KEPT = ("key", "expires_in_ms")
 _LOCK_KEY = 6
 SETTING = {"configure": 2, "queue_declare": 3, "slice_enter": 6, "slice_settle": 6}
 """Scripts that set settings of a queue, and where these begin: `field, value, ...`."""
@@ -62,7 +63,7 @@ def _prepared(words: Sequence[Any]) -> dict[str, Any] | None:
     known = dict(zip(map(_text, words[1::2]), words[2::2], strict=True))
     if "id" not in known:
         return None
-    options = _options(["key", known["f:key"]] if "f:key" in known else ())
+    options = _options([word for name in _KEPT if f"f:{name}" in known for word in (name, known[f"f:{name}"])])
     tasks = [[_text(known["id"]), _priority(known["priority"]), True, *options]]
     return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks}
 
@@ -105,24 +106,26 @@ def _priority(word: Any) -> int:
 
 
 def _options(fields: Sequence[Any]) -> list[dict[str, Any]]:
-    """The partition among the fields of a task, `field, value, ...`, if it has one."""
+    """The partition and the time to start among the fields of a task, `field, value, ...`, if it has any."""
     known = dict(zip(map(_text, fields[::2]), fields[1::2], strict=True))
-    return [{"key": _text(known["key"])}] if "key" in known else []
+    found: dict[str, Any] = {"key": _text(known["key"])} if "key" in known else {}
+    if "expires_in_ms" in known:
+        found["expires_s"] = float(_text(known["expires_in_ms"])) / 1000
+    return [found] if found else []
 
 
 def _enqueue(words: Sequence[Any]) -> _Tasks:
-    at = 4 + int(_text(words[3]))
-    shared = _options(words[4:at])
+    at = first = 4 + int(_text(words[3]))
     while at < len(words):
         priority, due, own = (_text(words[at + 2]) or "  ").split(" ")
         behind = at + 3 + int(own or 0)
-        yield [_text(words[at]), _priority(priority), due, *(shared or _options(words[at + 3 : behind]))]
+        yield [_text(words[at]), _priority(priority), due, *_options([*words[4:first], *words[at + 3 : behind]])]
         at = behind
 
 
 def _unique(words: Sequence[Any]) -> _Tasks:
     lasts, ttl_ms, on_clash = map(_text, words[8:11])
-    # Of a task that later calls may replace or reschedule, due time and partition are not known.
+    # Of a task that later calls may replace or reschedule, due time, partition and time to start are not known.
     due = bool(_text(words[7])) if on_clash else _text(words[7])
     lock: dict[str, Any] = {"lasts": lasts, "ttl_ms": float(ttl_ms)}
     yield [_text(words[5]), _priority(words[6]), due, lock | dict(*([] if on_clash else _options(words[12:])))]
@@ -195,7 +198,8 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
 """The tasks of a call by its script: id, then the number of its lease or its priority, then when it is due: '' at once,
 '+N' in N ms, 'N' at that Unix ms, true at a time that is not known. Then, of a report, a flag: for a released task
 whether its token is returned, as it had not begun, for a failed one whether it is to die before its last attempt. Then
-options, if there are any: `key`, the partition; of a unique task `lock`, `lasts` and `ttl_ms`."""
+options, if there are any: `key`, the partition, and `expires_s`, how long after its enqueue the task may begin; of a
+unique task `lock`, `lasts` and `ttl_ms`."""
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:

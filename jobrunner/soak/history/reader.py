@@ -70,7 +70,7 @@ def read(folder: Path) -> RecordedHistory:
                         _take(history, begun.pop(number), line)
                     case {"run": number, "task": _}:
                         history.runs[path.name, number] = line
-                    case {"snapshot": {"since": _, "queues": _} as shown}:
+                    case {"snapshot": {"since": _, "settings": _, "tasks": _} as shown}:
                         snapshots.append((shown, line["t"]))
                     case _:
                         history.runs[path.name, line["run"]]["ended"] = line["t"]
@@ -99,13 +99,13 @@ def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
     for number, raw in enumerate(path.read_bytes().splitlines(keepends=True)):
         try:
             line = json.loads(raw if raw.endswith(b"\n") else b"")
-            place, is_start = line["n"], line.get("start", {"format": None})["format"] == 1
+            place, is_start = line["n"], line.get("start", {"format": None})["format"] == 2
         except (AttributeError, LookupError, TypeError, ValueError):
             raise NotJudged(f"{path}: line {number + 1} is cut off or damaged: {raw[:60]!r}") from None
         if place != number:
             raise NotJudged(f"{path}: line {number + 1} has the number {place} instead of {number}: a gap")
         if is_start != (number == 0):
-            raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, in format 1")
+            raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, in format 2")
         boots |= {line["start"]["boot"]} if is_start else set()
         yield from () if is_start else (line,)
 
@@ -142,16 +142,14 @@ def _take_task(history: RecordedHistory, task: str, op: Op, sent: str | None) ->
     else:
         op.end_ms = float((op.said or "inf").lstrip("!")) if op.do == "extend" else 0.0
         history.tasks[task].append(op)
+        if (expires_s := op.options.get("expires_s")) is not None:  # it may be dead from then on, unless it has begun
+            history.tasks[task].append(Op(do="expire", queue=op.queue, began=op.began + expires_s))
 
 
 def _take_snapshot(history: RecordedHistory, seen: dict[str, Any], at: float) -> None:
-    places = defaultdict[str, list[tuple[str, str]]](list)
-    for name, sets in seen["queues"].items():
-        history.settings[name] = sets.pop("settings")
-        for task, state in ((task, state) for state, ids in sets.items() for task in ids):
-            places[task].append((name, state))
-    known = {name for name, settings in history.settings.items() if not settings.get("dead_letter_queue")}
-    if unfit := {op.queue for ops in history.tasks.values() for op in ops} - known:
-        raise NotJudged(f"queues the final snapshot lacks, or with a dead letter queue: {', '.join(sorted(unfit))}")
-    for task in {**history.tasks, **places}:
-        history.tasks[task].append(Op(do="snapshot", queue="", began=seen["since"], ended=at, said=places[task]))
+    history.settings = seen["settings"]
+    fit = {name for name, own in history.settings.items() if not own.keys() & {"dead_letter_queue", "expires_in_ms"}}
+    if unfit := {op.queue for ops in history.tasks.values() for op in ops} - fit:
+        raise NotJudged(f"queues without a final snapshot, with dead letters or expires_in: {', '.join(sorted(unfit))}")
+    for task, places in ({task: [] for task in history.tasks} | seen["tasks"]).items():
+        history.tasks[task].append(Op(do="snapshot", queue="", began=seen["since"], ended=at, said=places))

@@ -10,7 +10,7 @@ A line has its number `n`, the time `t` (the monotonic clock, which all processe
 * ``op`` with ``calls``: an exchange begins in thread ``th``; then ``op`` with ``replies``, or with ``unknown``: no
   reply came, so the calls may have been applied or not, or ``fail``: they were not;
 * ``run`` with ``task``, ``lease``: a worker's attempt begins; then ``run`` with ``outcome``;
-* ``snapshot``: what the sets of the queues contain at the end.
+* ``snapshot``: at the end, the settings of the queues, and for each task the queues and sets that contain it.
 
 `seal.json` closes a history: it names all files and their sizes.
 """
@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -41,7 +42,7 @@ from jobrunner.task import Task
 
 FOLDER = "_JOBRUNNER_SOAK_HISTORY"
 """The variable that names the folder."""
-FORMAT = 1
+FORMAT = 2
 SEAL = "seal.json"
 _STATES = ("waiting", "scheduled", "pending", "dead")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -240,12 +241,14 @@ def finish(folder: Path, broker: Broker, keys: Keys) -> None:
     ]
     words = [("MULTI",), *(read.words for read in reads), ("EXEC",)]
     *_, found = broker.replies([command(*one, read=bytes) for one in words])
-    sets: dict[str, Any] = {}
+    settings, places = dict[str, dict[str, str]](), defaultdict[str, list[tuple[str, str]]](list)
     for name in names:
-        *ids, settings = [[word.decode(errors="replace") for word in found.pop(0)] for _ in range(5)]
-        sets[name] = {**dict(zip(_STATES, ids, strict=True)),
-                      "settings": dict(zip(settings[::2], settings[1::2], strict=True))}  # fmt: skip
-    recorder.note(snapshot={"since": since, "queues": sets})
+        for state in _STATES:
+            for task in found.pop(0):
+                places[task.decode(errors="replace")].append((name, state))
+        fields = [word.decode(errors="replace") for word in found.pop(0)]
+        settings[name] = dict(zip(fields[::2], fields[1::2], strict=True))
+    recorder.note(snapshot={"since": since, "settings": settings, "tasks": places})
     recorder.close()
     sizes = {path.name: path.stat().st_size for path in sorted(folder.glob("*.jsonl"))}
     (folder / SEAL).write_bytes(msgspec.json.encode({"format": FORMAT, "files": sizes}))

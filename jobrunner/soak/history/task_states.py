@@ -1,8 +1,8 @@
 """Checks the history of one task: whether some order of its operations explains all replies and the final snapshot.
 
-The search keeps every possible state (decision 43): an operation takes effect once between its call and its reply, one
-without a reply at any time after its call, or never. An expired lease returns its task at any time. A state: absent,
-waiting (also scheduled), held, ended or dead; queue; attempts begun; due time, or end of the lease (ms); lease number.
+The search keeps every possible state (decision 43). An operation takes effect once between its call and its reply, or
+without one at any time after its call, or never; an expired lease returns its task at any time. A state: absent,
+waiting (also scheduled), held, ended or dead; queue; attempts begun; due time, or lease's end (ms); lease number.
 """
 
 from collections.abc import Iterable
@@ -13,28 +13,27 @@ from jobrunner.soak.history.reader import ADDED, ENTERING, NEVER, Op, RecordedHi
 
 State = tuple[Any, ...]
 _MOST_ORDERS = 20_000
+_SEEN_AS = {"pending": "held", "dead": "held dead", "nowhere": "absent ended dead"}
 REPORTS = {"commit": "ended", "release": "waiting", "move": "waiting", "fail": "waiting dead", "crash": "waiting dead"}
 
 
 def violation(ops: list[Op]) -> tuple[str, str] | None:
     """The kind and the description of a violation that no order explains; None without one."""
-    answered = [(op.ended, 1, n) for n, op in enumerate(ops) if op.ended < NEVER]
-    events = sorted([(op.began, 0, n) for n, op in enumerate(ops)] + answered)
+    times = ((at, is_reply, n) for n, op in enumerate(ops) for is_reply, at in enumerate((op.began, op.ended)))
     possible: set[tuple[State, frozenset[int]]] = {(("absent", "", 0, 0.0, None), frozenset())}
-    pending: list[int] = []
-    for _, is_reply, n in events:
+    pending = set[int]()
+    for _, is_reply, n in sorted(time for time in times if time[0] < NEVER):
         if not is_reply:
-            pending.append(n)
+            pending.add(n)
             continue
         # All states in which this operation took effect, after any other operations that may have.
         seen, left = set(possible), list(possible)
         while left and len(seen) < _MOST_ORDERS:
             state, applied = left.pop()
-            for other in pending if n not in applied else ():
-                for after in _after(ops[other], state) if other not in applied else ():
-                    if (found := (after, applied | {other})) not in seen:
-                        seen.add(found)
-                        left.append(found)
+            for other in pending - applied if n not in applied else ():
+                found = {(after, applied | {other}) for after in _after(ops[other], state)} - seen
+                seen |= found
+                left += found
         if left:
             return "not judged", "too many of its operations have no reply"
         before, possible = possible, {(state, applied - {n}) for state, applied in seen if n in applied}
@@ -61,11 +60,11 @@ def _after(op: Op, state: State) -> Iterable[State]:
             return [held] if is_free and queue == op.queue and attempts < attempt <= most else []
         case "cancel":
             return [("ended", *state[1:])] if is_free or kind == "dead" else []
-        case "snapshot" if len(op.said) == 1:  # the last expired lease ends in `dead`
-            kinds = {"pending": ["held"], "dead": ["held", "dead"]}.get(op.said[0][1], ["held", "waiting"])
-            return [state] if queue == op.said[0][0] and kind in kinds else []
-        case "snapshot":  # dead tasks are kept for a while
-            return [state] if not op.said and kind in ("absent", "ended", "dead") else []
+        case "expire":
+            return [("dead", *state[1:])] if (kind, queue, attempts) == ("waiting", op.queue, 0) else []
+        case "snapshot":  # the last expired lease ends in `dead`, and dead tasks are kept for a while
+            place, seen = op.said[0] if op.said else (queue, "nowhere")
+            return [state] if len(op.said) < 2 and queue == place and kind in _SEEN_AS.get(seen, "waiting held") else []
     if kind != "held" or (queue, lease) != (op.queue, op.lease):
         return []
     if op.do == "extend":

@@ -182,7 +182,7 @@ def test_a_tick_and_a_join_have_one_task_for_ever(do: str, said: str | None, tmp
 
 def unique(made: MadeHistory, task: str, said: str = "new", **more: Any) -> None:
     """Enqueues a unique task with a lock of a minute; `due` and the words of the lock may be given."""
-    own = {name: more.pop(name) for name in ("lock", "lasts", "ttl_ms") if name in more}
+    own = {name: more.pop(name) for name in ("lock", "lasts", "ttl_ms", "expires_s") if name in more}
     options = {"lock": "sync", "lasts": "finished", "ttl_ms": 60_000.0, **own}
     tasks = [[task, 1, more.pop("due", ""), options]]
     made.call("enqueue_unique", reply={"ok": [said]}, tasks=tasks, sent=task, **more)
@@ -200,7 +200,10 @@ def test_a_unique_task_excludes_another_as_long_as_it_lives(end: str, tmp_path: 
     assert kinds(made.left(pending=["x"], waiting=["y"]), tmp_path) == {"lock held twice"}
 
 
-@pytest.mark.parametrize("lock", [{}, {"ttl_ms": 2_000.0}, {"lasts": "started"}, {"lasts": "expired"}, {"lock": "own"}])
+OVER = [{}, {"ttl_ms": 2_000.0}, {"lasts": "started"}, {"lasts": "expired", "ttl_ms": 2_000.0}, {"lock": "own"}]
+
+
+@pytest.mark.parametrize("lock", OVER)
 def test_a_lock_that_may_be_over_excludes_none(lock: dict[str, Any], tmp_path: Path) -> None:
     made = MadeHistory()
     unique(made, "x", at=1, **lock)
@@ -209,6 +212,69 @@ def test_a_lock_that_may_be_over_excludes_none(lock: dict[str, Any], tmp_path: P
     unique(made, "y", at=5)
     unique(made, "z", "clash", at=6)
     assert not kinds(made.left(waiting=["y"]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "second_at", "found"),
+    [("started", 2, True), ("started", 5, False), ("finished", 5, True), ("finished", 8, False), ("expired", 8, True)],
+)
+def test_a_lock_lasts_until_its_task_begins_or_ends_or_for_its_time(
+    lasts: str, second_at: float, found: bool, tmp_path: Path
+) -> None:
+    made = MadeHistory()
+    unique(made, "x", at=1, lasts=lasts)
+    made.reserve({"x": 1}, at=4)
+    made.report("commit", "x", 1, at=7)
+    unique(made, "y", at=second_at, lasts=lasts)
+    assert kinds(made.left(waiting=["y"]), tmp_path) == ({"lock held twice"} if found else set())
+
+
+def test_a_lost_reserve_may_have_begun_a_unique_task(tmp_path: Path) -> None:
+    made = MadeHistory()
+    unique(made, "x", at=1, lasts="started")
+    made.reserve({}, first=20, at=2, is_lost=True)
+    unique(made, "y", at=4, lasts="started")
+    made.reserve({"x": 1}, at=14, attempt=2)
+    assert not kinds(made.left(pending=["x"], waiting=["y"]), tmp_path)
+
+
+def test_a_unique_task_that_has_expired_has_no_lock(tmp_path: Path) -> None:
+    made = MadeHistory()
+    unique(made, "x", at=1, expires_s=2.0)
+    unique(made, "y", at=5)
+    assert not kinds(made.left(waiting=["x", "y"]), tmp_path)
+
+
+def expiring(made: MadeHistory) -> None:
+    """Enqueues a task that may begin within three seconds."""
+    made.call("enqueue", reply={"ok": ["new"]}, tasks=[["x", 1, "", {"expires_s": 3.0}]], sent="call", at=1)
+
+
+@pytest.mark.parametrize(("at", "found"), [(3.9, set()), (4.0, set()), (4.2, {"handed out late"})])
+def test_a_task_that_has_expired_is_not_handed_out(at: float, found: set[str], tmp_path: Path) -> None:
+    made = MadeHistory()
+    expiring(made)
+    made.reserve({"x": 1}, at=at)
+    made.report("release", "x", 1, "waiting")
+    made.reserve({"x": 2}, at=20)  # it has begun
+    assert kinds(made.left(pending=["x"]), tmp_path) == found
+
+
+@pytest.mark.parametrize(("end", "found"), [(2.5, {"not where it was put"}), (5.0, set())], ids=["before", "after"])
+def test_a_task_that_has_not_begun_is_dead_only_once_it_has_expired(
+    end: float, found: set[str], tmp_path: Path
+) -> None:
+    made = MadeHistory(end=end)
+    expiring(made)
+    assert kinds(made.left(dead=["x"]), tmp_path) == found
+
+
+def test_a_task_that_has_begun_does_not_expire(tmp_path: Path) -> None:
+    made = MadeHistory()
+    expiring(made)
+    made.reserve({"x": 1}, at=2)
+    made.report("fail", "x", 1, "waiting", at=3)
+    assert kinds(made.left(dead=["x"]), tmp_path) == {"not where it was put"}
 
 
 def test_a_task_that_is_cancelled_while_it_is_held_has_no_lock_once_it_is_handed_back(tmp_path: Path) -> None:
@@ -595,11 +661,9 @@ def test_what_a_simulated_queue_does_is_right(seed: int, tmp_path: Path) -> None
 def _without_one(made: MadeHistory, draw: Any) -> bool:
     """A task vanishes: one of whose calls every outcome is known."""
     unsure = {one[0] for call in made.calls if call.ended is None for one in call.call.get("tasks", ())}
-    places = [(ids, one) for sets in made.snapshot.values() for ids in (sets["waiting"],) for one in ids]
-    sure = [place for place in places if place[1] not in unsure]
+    sure = [task for task, places in made.places.items() if places[0][1] == "waiting" and task not in unsure]
     if sure:
-        ids, task = draw(st.sampled_from(sure))
-        ids.remove(task)
+        del made.places[draw(st.sampled_from(sure))]
     return bool(sure)
 
 
@@ -639,9 +703,9 @@ def _done_twice(made: MadeHistory, draw: Any) -> bool:
 
 def _in_both(made: MadeHistory, draw: Any) -> bool:
     """A task is in two queues at the end."""
-    ids = made.snapshot["a"]["waiting"]
+    ids = [task for task, places in made.places.items() if places == [("a", "waiting")]]
     if ids:
-        made.snapshot["b"]["waiting"].append(draw(st.sampled_from(ids)))
+        made.places[draw(st.sampled_from(ids))].append(("b", "waiting"))
     return bool(ids)
 
 
@@ -731,7 +795,7 @@ def doubled(line: int, *, to: int) -> Callable[[Path], Path]:
         (doubled(1, to=2), "line 3 does not fit those before it"),
         (doubled(2, to=1), "line 2 does not fit those before it"),
         (changed(1, n=None), "line 2 is cut off or damaged"),
-        (changed(0, start={"format": 2, "boot": "one"}), "its start in the first line, in format 1"),
+        (changed(0, start={"format": 1, "boot": "one"}), "its start in the first line, in format 2"),
         (lambda folder: (folder / "0-0.jsonl").write_text("1\n") and seal(folder), "line 1 is cut off or damaged"),
         (lambda folder: (folder / "seal.json").write_text("[]"), "seal.json cannot be read"),
     ],
@@ -760,7 +824,7 @@ def test_a_process_without_its_start_is_refused(written: Path) -> None:
 def test_calls_without_a_rule_and_queues_without_a_snapshot_are_refused(tmp_path: Path) -> None:
     made = MadeHistory()
     made.enqueue("x")
-    with pytest.raises(NotJudged, match="queues the final snapshot lacks, or with a dead letter queue: q"):
+    with pytest.raises(NotJudged, match="queues without a final snapshot, with dead letters or expires_in: q"):
         read(made.write(tmp_path / "one"))
     made.call("purge", reply={"ok": ["1"]})
     with pytest.raises(NotJudged, match="a call of purge on q"):

@@ -74,7 +74,7 @@ def test_what_a_client_does_is_recorded_and_right(folder: Path, client: Client) 
     history = read(folder)
     assert [op.do for op in history.tasks["i5"]] == ["enqueue", "reserve", "move", "reserve", "snapshot"]
     assert [op.do for op in history.tasks["i4"]] == ["enqueue", "reserve", "extend", "snapshot"]
-    assert history.tasks["i2"][-1].said == [("line/start", "waiting")]
+    assert history.tasks["i2"][-1].said == [["line/start", "waiting"]]
     assert not list(violations(read(folder)))
 
 
@@ -162,7 +162,7 @@ def test_the_outcome_of_a_call_without_a_reply_is_unknown(
     assert lines(folder)[-1]["unknown"] == "ConnectionResetError: lost"
     recorder.finish(folder, broker_of(client), keys_of(client))
     history = read(folder)
-    assert (history.tasks["x"][-1].said, list(violations(history))) == ([("q", "pending")], [])
+    assert (history.tasks["x"][-1].said, list(violations(history))) == ([["q", "pending"]], [])
     assert [(op.queue, count) for op, count in history.lost_reserves] == [("q", 3)]
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner import Client, RateLimit, job
+from jobrunner import Client, RateLimit, Unique, job
 from jobrunner.broker.calls import leader
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import pinned
 from jobrunner.client.lease import Lease
+from jobrunner.clock import monotonic
 from jobrunner.soak.history import recorder
 from jobrunner.soak.history.__main__ import violations
 from jobrunner.soak.history.reader import read
@@ -27,6 +28,16 @@ def _own_scripts() -> Iterator[None]:
 @job(name="recorded.single", queue=QUEUE, unique=True)
 def single() -> None:
     """A unique job."""
+
+
+@job(name="recorded.debounced", queue=QUEUE, unique=Unique(until="started"))
+def debounced() -> None:
+    """One whose lock lasts until it begins."""
+
+
+@job(name="recorded.throttled", queue=QUEUE, unique=Unique(until="expired", ttl=3600))
+def throttled() -> None:
+    """One whose lock lasts for an hour."""
 
 
 def push_and_reserve(client: Client, *, partition: str | None = None) -> list[Lease]:
@@ -90,6 +101,34 @@ def delay_a_unique_task(client: Client) -> None:
     client.queue(QUEUE).reserve(1)
 
 
+def enqueue_one_that_waits_twice(client: Client) -> None:
+    with pinned(client):
+        debounced.enqueue()
+        debounced.enqueue()
+    client.queue(QUEUE).reserve(2)
+
+
+def enqueue_one_that_ended_twice(client: Client) -> None:
+    with pinned(client):
+        throttled.enqueue()
+        client.queue(QUEUE).commit_many(client.queue(QUEUE).reserve(1))
+        throttled.enqueue()
+
+
+def reserve_late(client: Client) -> None:
+    queue = client.queue(QUEUE)
+    queue.push("x", id="x", expires_in=0.001)
+    until = monotonic() + 0.002
+    while monotonic() < until:  # by the clock of the server, which no test sets here
+        queue.counts()
+    queue.reserve(1)
+
+
+def reserve_in_time(client: Client) -> None:
+    client.queue(QUEUE).push("x", id="x", expires_in=3600)
+    client.queue(QUEUE).reserve(1)
+
+
 def tick_twice(client: Client) -> None:
     queue = keys_of(client).queue(QUEUE)
     for _ in range(2):
@@ -128,6 +167,12 @@ FAULTS: list[tuple[Callable[[Client], None], str, str, str, str]] = [
      "lock held twice"),
     (delay_a_unique_task, "enqueue_unique.lua", "create_task(id, priority, when,", "create_task(id, priority, now,",
      "handed out early"),
+    (enqueue_one_that_waits_twice, "enqueue_unique.lua", "if holder and holder ~= id", "if holder and holder == id",
+     "lock held twice"),
+    (enqueue_one_that_ended_twice, "enqueue_unique.lua", "if lasts == 'expired' or state", "if state",
+     "lock held twice"),
+    (reserve_late, "lib/dead_tasks.lua", "since + limit > now", "true", "handed out late"),
+    (reserve_in_time, "lib/dead_tasks.lua", "since + limit > now", "false", "not where it was put"),
     (tick_twice, "periodic_fire.lua", "if (state[1] or '') ~= expected", "if state[1] == expected", "enqueued twice"),
     (commit, "commit.lua", "end_leases(ids, live,", "end_leases(ids, {},", "not where it was put"),
     (move, "move.lua", "end_leases(ids, moved)", "end_leases(ids, {})", "in two places"),
