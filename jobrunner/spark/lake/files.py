@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
 from jobrunner.spark.lake.file_names import folder_of, owner_of
 from jobrunner.spark.lake.identity import WriteAttempt
@@ -25,6 +26,8 @@ from jobrunner.spark.lake.row_values import check_nulls, check_years, partition_
 from jobrunner.spark.lake.storage import Storage
 
 ROWS_PER_FILE = 1_000_000
+_MARKED_S = 43_200
+"""Half of the time for which every table remembers a commit, as the clock of the storage may differ."""
 _LONGEST_BOUND = 64
 
 
@@ -253,13 +256,16 @@ def remove_others(storage: Storage, folder: str, attempt: WriteAttempt, committe
     """Removes files of other attempts at a committed batch, and of tasks of this attempt that do not count. Returns how
     many.
 
-    The marks of this commit guarantee that those files can never be committed. Files of other parts stay.
+    The marks of this commit guarantee that those files can never be committed. Files of other parts stay, and so do
+    those of more than half a day: a commit of them may be forgotten, as of an earlier batch of this name, and then the
+    table still names them.
     """
     kept, own = set(committed), {attempt.batch_id, *attempt.larger}
-    removed = 0
+    removed, oldest_ns = 0, (unix_ms() / 1000 - _MARKED_S) * 1e9
     for found in storage.list(folder_of(folder, attempt.root)):
         owner = owner_of(found.path)
-        if owner is not None and owner[0] in own and found.path not in kept:
+        is_new = (found.mtime_ns or 0) > oldest_ns
+        if owner is not None and owner[0] in own and found.path not in kept and is_new:
             storage.remove(found.path)
             removed += 1
     return removed

@@ -7,9 +7,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from jobrunner.clock import unix_ms
 from jobrunner.errors import BatchLost, PipelineError, TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake import commit as lake_commit
+from jobrunner.spark.lake import files as lake_files
+from jobrunner.spark.lake import identity
 from jobrunner.spark.lake.commit import TableCommit, commit, open_table, settle
 from jobrunner.spark.lake.services import compact_table
 from jobrunner.spark.lake.tables import CommitConflict
@@ -189,6 +192,18 @@ def test_files_of_a_task_that_ran_twice_and_of_dead_attempts_are_removed_with_th
     assert len(lake.data_files()) == 2
     commit(sibling, kept)
     assert lake.column() == [1, 2]
+
+
+def test_a_batch_under_a_forgotten_name_takes_no_file_from_the_table(lake, numbers, monkeypatch):
+    """After eight days a new checkpoint under an old name, or a repeated micro-batch, was committed again, and removed
+    the files of the first, which the table still named: nobody could read it any more."""
+    monkeypatch.setattr(identity.WriteAttempt, "marks", lambda _attempt: {"another": 1})  # that of "b" is forgotten
+    lake.write(part("b"), numbers(1, 2))
+    monkeypatch.setattr(lake_files, "unix_ms", lambda: unix_ms() + 13 * 3_600_000)
+
+    lake.write(part("b"), numbers(1, 2, 3))
+
+    assert lake.column() == [1, 1, 2, 2, 3]
 
 
 def test_a_table_that_is_dropped_is_not_made_anew_by_who_wrote_to_it(lake, numbers):
