@@ -12,8 +12,8 @@ local now_ms, tasks = unpack(ARGV)
 -- rarely history_of trim_dead trim_done
 
 local now = read_clock(now_ms)
--- Maintenance is bounded, and is left to others for a user who may only read: due tasks are counted in their next state.
--- It is not tried, as the server notes each refused command in its access log. (Redis 6.2 cannot be asked.)
+-- Maintenance is bounded, and is left to others for a user who may only read: due tasks are counted in their next
+-- state. It is not tried, as the server notes each refused command in its access log. (Redis 6.2 cannot be asked.)
 if not redis.acl_check_cmd or redis.acl_check_cmd('ZREM', scheduled, '') then pcall(maintain, now) end
 local config = read_config(now)
 local due = redis.call('ZCOUNT', scheduled, '-inf', exact(last_slot_at(now)))
