@@ -23,7 +23,7 @@ from jobrunner.client.settings_hash import settings_named
 from jobrunner.errors import NO_ANSWER, InvalidOption, JobrunnerError, OutcomeUnknown, ServerRefused, ServerUnavailable
 from jobrunner.formatting import describe
 from jobrunner.jobs.declared_queues import DeclaredQueue, declared_names, declared_queues, published_by, publishing
-from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, targets_of
+from jobrunner.jobs.registry import Definition, all_jobs, all_stations, driven_queues, driver_of, targets_of
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.settings import WorkerSettings
 from jobrunner.worker.shards import read_shard_counts
@@ -156,6 +156,7 @@ def prepare_queues(served: Collection[str], client: Client, settings: WorkerSett
     declared = _declared_on(served)
     if (middleware := middleware_of(client)) is not None:
         middleware.check((f"{one.kind} {one.name!r}", one.is_async) for one in declared)
+        middleware.check((f"the station on Spark of {queue!r}", False) for queue in served if driver_of(queue))
     if settings.executor == "processes":
         _refuse_main(declared)
     known = targets_of(served).union(served)

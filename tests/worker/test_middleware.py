@@ -541,6 +541,21 @@ def test_around_async_alone_serves_no_functions(using: Any, declare: Any) -> Non
         work()
 
 
+def test_a_worker_does_not_start_with_middleware_that_cannot_be_around_its_stations_on_spark(using: Any) -> None:
+    """It did, and each batch failed."""
+
+    class Alone:
+        async def around(self, run: Any, next: Any) -> Any:
+            return await next(run)
+
+    using(Alone())
+    pipeline = Pipeline("orders")
+    pipeline.spark_sink("late", schema="n int")(lambda df, spark, batch: None)
+    pipeline.apply()
+    with pytest.raises(MiddlewareError, match=r"Alone\.around cannot be around the station on Spark of 'orders/late'"):
+        Worker(queues=["orders/late"]).run(drain=True)
+
+
 def test_a_middleware_may_steer(using: Any, declare: Any) -> None:
     class Later:
         def around(self, run: Any, next: Any) -> Any:

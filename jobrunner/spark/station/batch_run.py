@@ -93,7 +93,7 @@ class BatchRun:
 
     1. `stage` calls the function with the members; Spark checks and stages its rows;
     2. `check` counts the rows staged by the attempts that Spark counts;
-    3. `decide` applies the staged rows.
+    3. `decide` has the server apply the staged rows.
 
     `may_bury`: whether all items of the batch may die of payloads that do not fit; called when none fits.
     """
@@ -115,14 +115,22 @@ class BatchRun:
         self._plan = plan
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
 
-    def run(self) -> int:
+    def run(self, around: Callable[[Callable[[], int]], object] = lambda work: work()) -> int:
         """Runs all steps. Returns the number of rows that go to other queues, or that a sink wrote by writers of this
-        package, without rows that Spark wrote. Raises the errors of the function and of Spark."""
-        self.stage()
-        self.check()
+        package, without rows that Spark wrote. Raises the errors of the function, of Spark and of `around`, which is
+        called with the steps before the decision: an error behind them fails the batch."""
+        around(self._prepare)
         began = monotonic()
         self.decide()
         self.commit_s = monotonic() - began
+        return self._rows()
+
+    def _prepare(self) -> int:
+        self.stage()
+        self.check()
+        return self._rows()
+
+    def _rows(self) -> int:
         return sum(one.rows for one in self.staged if not one.nonce.startswith(ERRORS)) + sum(self._written)
 
     def stage(self) -> None:

@@ -161,7 +161,7 @@ def _observed(run: BatchRun, name: str, middleware: MiddlewareStack | None) -> C
     lease, work = run.lease, run.run
     if middleware is not None:
         batch = RunningBatch(id=lease.id, queue=lease.queue, job=name, attempt=lease.epoch, items=lease.size)
-        work = partial(middleware.around, f"station {name!r}", batch, work)
+        work = partial(run.run, partial(middleware.around, f"station {name!r}", batch))
     if OBSERVERS:
         work = partial(observed_batch, lease.queue, lease.id, lease.size, partial(lease.headers, _LINKED), work)
     return work
