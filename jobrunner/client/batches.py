@@ -74,8 +74,10 @@ class Batches:
 
     def take_new(self, n: int, *, lease_s: float) -> "BatchLease | None":
         """Takes a new batch with up to `n` items; None when no item waits. Leaves batches that are due to other
-        drivers."""
+        drivers. A batch whose first reply was lost comes first."""
         lease_ms = _milliseconds(lease_s)
+        if (answered := self._answered()) is not None:
+            return answered
         batch_id = new_id(self.keys.tag)
         lease = BatchLease(self, Claimed(id=batch_id, root=batch_id), lease_ms)
         try:

@@ -8,7 +8,7 @@ their options are plain values, and connections are opened where they are used.
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -43,6 +43,7 @@ from jobrunner.spark.running import (
     is_over,
     parses_as_spark_2,
     remember,
+    session_id,
     set_conf,
 )
 from jobrunner.spark.shipping import ship_package
@@ -54,7 +55,8 @@ from jobrunner.spark.source.options import batch_options, default_schema, shape_
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
 _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
-_registered: WeakKeyDictionary[SparkSession, tuple[type[DataSource], dict[str, str]]] = WeakKeyDictionary()
+_registered: dict[str, tuple[ref[SparkSession], type[DataSource], dict[str, str]]] = {}
+"""What was registered, by the id of the session: Python has a new object of the same session for each micro-batch."""
 _warned_of: set[str | None] = set()
 _log = SafeLogger("jobrunner.spark")
 
@@ -174,16 +176,19 @@ def _make_known(spark: SparkSession) -> None:
     source = JobrunnerSource if takes_filters else UnfilteredSource
     client = configured_client()
     server = {} if client is None else {"url": endpoint_of(client).shared_url(), "prefix": client.settings.prefix}
-    if _registered.get(spark) != (source, server):  # Spark logs a warning for each repetition
+    session = session_id(spark)
+    if session not in _registered or _registered[session][1:] != (source, server):  # Spark warns of each repetition
         spark.dataSource.register(_at(source, server))
-        _registered[spark] = source, server
+    _registered[session] = ref(spark), source, server
 
 
 def _follow() -> None:
     """Registers the format again with the current client of this process, in all sessions that have the format."""
-    for spark in list(_registered):
+    for session, (alive, *_) in list(_registered.items()):
         try:
-            if not is_over(spark):
+            if (spark := alive()) is None or is_over(spark):
+                del _registered[session]  # of a query, the next micro-batch registers it again
+            else:
                 _make_known(spark)
         except Exception as error:  # of a JVM or a Connect server that is gone; configure() cannot repair it
             _log.warning(

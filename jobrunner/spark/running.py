@@ -183,6 +183,12 @@ def is_same_column(one: "DataFrame", other: "DataFrame", name: str) -> bool:
     return bool(found[0].exprId().equals(found[1].exprId()))
 
 
+def session_id(spark: "SparkSession") -> str:
+    """The id of a session, the same for all Python objects of it."""
+    session: Any = spark
+    return str(session._jsparkSession.sessionUUID() if is_classic(spark) else session.session_id)  # noqa: SLF001
+
+
 def is_over(spark: "SparkSession") -> bool:
     """Whether the session was stopped."""
     if is_classic(spark):

@@ -3,6 +3,7 @@
 import threading
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from structlog.testing import capture_logs
 
@@ -83,6 +84,22 @@ def test_the_current_database_is_that_of_the_process(spark, tmp_path):
     finally:
         spark.sql("USE default")
         spark.sql("DROP DATABASE of_tests")
+
+
+@pytest.mark.parametrize("of_process", ["default", "of_process"])
+def test_a_database_that_a_function_uses_ends_with_its_batch(spark, tmp_path, of_process):
+    """The next batch of the lane began in it, and read the tables of another database."""
+    for name in ("of_batch", "of_process"):
+        spark.sql(f"CREATE DATABASE {name} LOCATION '{tmp_path}/{name}'")
+    lane = LaneSession()
+    try:
+        of_lane(spark, lane).sql("USE of_batch")
+        spark.sql(f"USE {of_process}")
+        assert of_lane(spark, lane).catalog.currentDatabase() == of_process
+    finally:
+        spark.sql("USE default")
+        for name in ("of_batch", "of_process"):
+            spark.sql(f"DROP DATABASE {name}")
 
 
 def test_what_the_program_makes_of_its_own_data_stays_with_its_session(spark):

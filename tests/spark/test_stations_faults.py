@@ -594,3 +594,27 @@ def test_a_session_that_stopped_is_not_alive(spark):
     assert is_alive(spark)
     assert not is_alive(Stopped())
     assert cause_of(ValueError("x"), Stopped()) is Cause.ENGINE
+
+
+def test_an_item_that_is_pushed_again_while_its_batch_is_open_is_written_once(flights, take, drive, client):
+    """The open batch read the new item, and the next batch again."""
+    written = []
+
+    @flights.spark_sink("late", max_wait=0, schema="n int")
+    def store(df, spark, batch):
+        written.extend((row["_id"], row["n"]) for row in df.collect())
+
+    queue = client.queue("flights/late")
+    for n in range(3):
+        queue.push({"n": n}, id=f"item{n}")
+    run = take("late")
+    queue.delete("item1")
+    queue.push({"n": 100}, id="item1")
+
+    run.run()
+    while not run.lease.advance().done:
+        pass
+    drive("late")
+
+    assert sorted(written) == [("item0", 0), ("item1", 100), ("item2", 2)]
+    assert queue.counts() == NOTHING

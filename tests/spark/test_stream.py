@@ -13,6 +13,7 @@ from pyspark.sql.types import _parse_datatype_string
 
 from jobrunner.broker.calls import queues
 from jobrunner.errors import HistoryTrimmed, InvalidOption, NaiveDatetime, UnknownOption
+from jobrunner.spark.data_source import prepare
 from jobrunner.spark.source.history_stream import HistoryStream
 from jobrunner.spark.source.options import shape_of, stream_options
 from jobrunner.spark.source.scan import slices_of
@@ -404,3 +405,31 @@ def test_micro_batch_0_from_earliest_that_was_written_before_a_trim_goes_on_as_t
     (commits / "0").write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
     run()
     assert sorted(item.id for item in client.queue("copies").pop(9)) == ["new", "t0", "t1", "t2"]
+
+
+def test_a_query_registers_the_format_once(orders, spark, server, keys, tmp_path, monkeypatch):
+    """Each micro-batch has a new object of the same session, and Spark warns of each repetition."""
+    registered = []
+    real = type(spark.dataSource).register
+
+    def register(self, source):
+        registered.append(source)
+        real(self, source)
+
+    for one in "abc":
+        finish(orders, one)
+    monkeypatch.setattr(type(spark.dataSource), "register", register)
+    frame = spark.readStream.format("jobrunner").options(
+        url=server.url, prefix=keys.prefix, history="orders", maxRowsPerTrigger=1
+    )
+    sessions = []
+
+    def each(batch, _):
+        sessions.append(id(batch.sparkSession))
+        prepare(batch.sparkSession)
+
+    writer = frame.load().writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+    assert len(sessions) == 3
+    assert len(registered) == 1

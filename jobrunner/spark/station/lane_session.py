@@ -1,8 +1,8 @@
 """The session of a lane: a copy of the session of this process, so that concurrent batches do not share the views and
 settings of their functions.
 
-Invariant: a view or setting of a function ends with its batch and is invisible to other batches. Views and settings are
-copied from the session of this process when the batch begins.
+Invariant: a view, a setting or the current catalog of a function ends with its batch and is invisible to other batches.
+They are copied from the session of this process when the batch begins.
 """
 
 from typing import Any
@@ -50,14 +50,19 @@ class LaneSession:
 
 
 class _State:
-    """The Java objects with a session's views and settings: fetched once, as each Java object costs Python as much as a
-    call."""
+    """The Java objects with a session's views, settings and current catalog: fetched once, as each Java object costs
+    Python as much as a call."""
 
     def __init__(self, spark: Any) -> None:
         state = spark._jsparkSession.sessionState()  # noqa: SLF001  PySpark has no public way
         self.catalog = state.catalog()
         self.conf = state.conf()
         self.settings = self.conf.settings()
+        self.catalogs = state.catalogManager()
+
+    def current(self) -> tuple[str, list[str]]:
+        """The current catalog and namespace."""
+        return self.catalogs.currentCatalog().name(), list(self.catalogs.currentNamespace())
 
 
 def _copy_of(spark: Any) -> SparkSession:
@@ -82,3 +87,6 @@ def _renew(shared: _State, own: _State) -> None:
     shared.catalog.copyStateTo(own.catalog)
     own.conf.clear()  # `clear` of a map is a loop in Python
     own.settings.putAll(shared.settings)
+    if own.current() != shared.current():  # `USE` in a function
+        own.catalogs.setCurrentCatalog(shared.catalogs.currentCatalog().name())
+        own.catalogs.setCurrentNamespace(shared.catalogs.currentNamespace())

@@ -163,9 +163,7 @@ def _hashes(access: BatchConnections, ids: list[bytes], fields: Sequence[bytes])
 def read_members(access: BatchConnections, start: int, count: int, payloads: PayloadReader) -> pa.RecordBatch:
     """Up to `count` members from position `start` on, without misfits, which are staged as dead."""
     place = access.place
-    ids = _ids(access, start, count)
-    if place.root != place.batch:
-        ids = _still_members(access, ids)
+    ids = _still_members(access, _ids(access, start, count))
     kept, refused = _of_json(ids, _hashes(access, ids, _FIELDS))
     arrays, misfits = payloads.read(kept[1])
     found = _table(kept, arrays, payloads, place.failures)
@@ -179,8 +177,8 @@ def read_members(access: BatchConnections, start: int, count: int, payloads: Pay
 
 
 def _still_members(access: BatchConnections, ids: list[bytes]) -> list[bytes]:
-    """The members that no other part has ended. Parts share one lease number, so a row of one part may end a member of
-    another, which a sink would then write twice."""
+    """The members under the lease of the batch. Parts share one lease number, so a row of one part may end a member of
+    another; and an item that was deleted may have been pushed again under its id. A sink would write both twice."""
     if not ids:
         return ids
     number = number_from(access.place.root)

@@ -480,3 +480,30 @@ def test_a_batch_of_several_or_of_a_damaged_item_knows_it_too(raw_orders, client
     lease = raw_orders.take(2, lease_s=60)
     raw.set(keys.queue(RAW).tasks + ids[2].encode(), b"damaged")
     assert lease.is_at_last_attempt()
+
+
+def test_a_batch_whose_first_reply_was_lost_comes_before_a_new_one(raw_orders, client, monkeypatch):
+    """A second call that failed forgot it: its members waited for the lease, which counted as an attempt."""
+    assert raw_orders.take_new(1, lease_s=60) is None  # asks once how far the server is
+    push(client, 3)
+    run = raw_orders.broker.run
+    replies = iter(["lost", "away", "away"])
+
+    def flaky(call):
+        if (reply := next(replies, "")) == "away":
+            raise ServerUnavailable(reply)
+        found = run(call)
+        if reply:
+            raise ServerUnavailable(reply)
+        return found
+
+    monkeypatch.setattr(raw_orders.broker, "run", flaky)
+    for _ in range(3):
+        with pytest.raises(ServerUnavailable):
+            raw_orders.take_new(1, lease_s=60)
+
+    lease = raw_orders.take(10, lease_s=60)
+
+    assert lease is not None
+    assert (lease.size, lease.epoch) == (1, 1)
+    assert client.queue(RAW).counts()["waiting"] == 2
