@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from random import uniform
 from typing import TypeVar
 
 from pyspark.errors import AnalysisException
@@ -52,8 +53,11 @@ _BEHIND_PAUSE = 1.5
 """A batch that is handed back is due after this many pauses, so that another batch runs in between: if that batch
 succeeds, the function works, and the next error counts."""
 _TOO_LARGE = 3
-"""The attempt at a batch from which on the end of Spark splits it: the batch may need more memory than Java has, and
-would end each new process."""
+"""The attempt at a batch from which on the end of Spark splits it, or counts against its only item: the batch may need
+more memory than Java has, and would end each new process."""
+on_spark: dict[str, int] = {}
+"""The attempts of the batches that run on the Spark of this process, of all stations, by id. Those that ran when it
+ended stay."""
 _REFUSED = f"{ServerRefused.__name__}: "
 _PROBE = (b"probe", b"", b"", b'{"new":1}')
 _log = SafeLogger("jobrunner.spark")
@@ -211,12 +215,24 @@ class BatchFailures:
         has_ended = cause is Cause.ENGINE and not self.stopping.is_set()
         if has_ended:
             self.give_up(error)
-        if has_ended and lease.size > 1 and lease.epoch >= _TOO_LARGE:
-            _log.warning("batch split: may be too large for Java", batch=lease.id, queue=lease.queue, items=lease.size)
-            return self._divide(lease, line), line
+        if has_ended and lease.epoch >= _TOO_LARGE:
+            return self._after_ends_of_spark(lease, line, run_s), line
         if blame is Blame.SEARCH:
             return self._divide(lease, line), line
         return self._release(lease, _behind(pause_s) if is_refusal else 0.0), line  # later if a row may be to blame
+
+    def _after_ends_of_spark(self, lease: BatchLease, line: str, run_s: float) -> BatchOutcome:
+        """Splits a batch in whose attempts Spark may have ended again and again. Of a single item the end is a failure
+        when no other batch is suspect, and others work: it would end each new process for ever. Else it is due again
+        after others, which show whether they work."""
+        if lease.size > 1:
+            _log.warning("batch split: may be too large for Java", batch=lease.id, queue=lease.queue, items=lease.size)
+            return self._divide(lease, line)
+        others = [epoch for batch_id, epoch in list(on_spark.items()) if batch_id != lease.id]
+        is_only_suspect = all(epoch < _TOO_LARGE for epoch in others)
+        if is_only_suspect and (self._history.has_worked or self.report(self._few_are_left)):
+            return self._failed(lease, f"{line}, as in each attempt at this item", Cause.ITEMS, run_s)
+        return self._release(lease, uniform(0.5, 1.0) * _LONGEST_S)
 
     def give_up(self, error: BaseException) -> None:
         """Records an error after which this process cannot go on."""

@@ -21,9 +21,9 @@ from jobrunner.jobs.batch_record import BatchOutcome
 from jobrunner.logs import SafeLogger
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS, observed_batch
-from jobrunner.spark.failures import error_line
+from jobrunner.spark.failures import Cause, error_line
 from jobrunner.spark.station.background import LeaseRenewal, RollForward
-from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_failures import BatchFailures, on_spark
 from jobrunner.spark.station.batch_jobs import SparkJobs, group_of, title_of
 from jobrunner.spark.station.batch_log import AttemptNote, BatchLog
 from jobrunner.spark.station.batch_run import BatchRun, StationPlan
@@ -104,12 +104,15 @@ class Lane:
             jobs = self._jobs = SparkJobs(spark, group_of(lease), title_of(lease))
             self._notes.filled(note, jobs)
             run = BatchRun(spark, plan, lease, self._failures.may_bury)
+            on_spark[lease.id] = lease.epoch
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
                 made = self._attempt(run, jobs)
                 self._jobs = None
                 run_s = monotonic() - note.filled_s
                 if isinstance(made, BaseException):
                     cause = self._failures.cause_of(spark, lease, made)
+            if not isinstance(made, BaseException) or cause is not Cause.ENGINE:
+                on_spark.pop(lease.id, None)
             if isinstance(made, BaseException):
                 outcome: BatchOutcome = "lost"
                 line = error_line(made)

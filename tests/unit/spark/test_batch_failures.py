@@ -215,6 +215,50 @@ def test_a_batch_that_was_split_before_the_server_forgot_it_is_split_again_at_on
         assert sorted(one for (one,) in made.execute("select id from late")) == sorted(ids)
 
 
+def end_spark(served, clock, monkeypatch, beside=0):
+    """The outcome of an attempt at the batch that is due first, in which Spark ends; `beside`: the attempt at another
+    batch that runs then."""
+    clock.advance(60_000)
+    lease = served.batches.take(1, lease_s=LEASE_S)
+    monkeypatch.setattr(batch_failures, "on_spark", {lease.id: lease.epoch, "another": beside})
+    return served.failures.set_back(Mock(), lease, Py4JError("gone"), Cause.ENGINE, 0.0)[0]
+
+
+@pytest.mark.parametrize(("others", "beside"), [(0, 0), (20, 0), (20, 2)])
+def test_an_item_that_ends_spark_at_each_attempt_dies_of_it(station, client, clock, monkeypatch, others, beside):
+    """It was handed back uncounted, due at once, and ended each new process for ever, before any other item ran."""
+    served = station()
+    client.queue(QUEUE).configure(max_attempts=2)
+    killer = client.queue(QUEUE).push(1)
+    client.queue(QUEUE).push_many(range(others))
+    if others:
+        served.failures.succeeded()
+
+    outcomes = [end_spark(served, clock, monkeypatch, beside) for _ in range(4)]
+    assert outcomes == ["released", "released", "failed", "dead"]
+
+    assert client.queue(QUEUE).ids("dead") == [killer]
+    assert client.task(killer).record().error.endswith("gone, as in each attempt at this item")
+
+
+@pytest.mark.parametrize(("others", "beside", "works"), [(20, 0, False), (20, 3, True), (0, 3, False)])
+def test_an_end_of_spark_that_may_be_of_another_batch_counts_against_no_item_and_lets_others_pass(
+    station, client, clock, monkeypatch, others, beside, works
+):  # fmt: skip
+    served = station()
+    client.queue(QUEUE).configure(max_attempts=1)
+    client.queue(QUEUE).push_many(range(1 + others))
+    if works:
+        served.failures.succeeded()
+
+    assert [end_spark(served, clock, monkeypatch, beside) for _ in range(9)] == ["released"] * 9
+
+    clock.advance(29_000)
+    following = served.batches.take(1, lease_s=LEASE_S)
+    assert following is None if not others else following.epoch == 1
+    assert client.queue(QUEUE).counts()["dead"] == 0
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_batch_that_another_driver_holds_is_left_to_it(station, client, clock, size):
     served = station()
