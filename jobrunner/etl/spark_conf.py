@@ -21,6 +21,7 @@ NEEDED_CONF = {"spark.sql.python.filterPushdown.enabled": "true"}
 """The setting without which Spark refuses every read of a source that takes filters; it is off by default."""
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _PLACES = ("master", "remote")
+_OF_PLACES = tuple(f"spark.{one}" for one in _PLACES)
 _KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
 _TABLE = "[tool.jobrunner.spark] of pyproject.toml"
 
@@ -64,11 +65,17 @@ def where() -> tuple[str | None, str | None]:
     """(master, remote) of environment and file; at most one of them is set. Raises InvalidOption."""
     master, remote = os.environ.get(MASTER) or None, os.environ.get(REMOTE) or None
     if not master and not remote:
-        table = _table()
-        master, remote = table.get("master") or None, table.get("remote") or None
+        master, remote = (_place(_table(), name) for name in _PLACES)
         if master and remote:
             raise InvalidOption(f"{_TABLE} names both a master and a remote; remove one of them")
     return (None if remote else master), remote
+
+
+def _place(table: Mapping[str, Any], name: str) -> str | None:
+    found = table.get(name)
+    if not isinstance(found, str | None):
+        raise InvalidOption(f"{name} = {describe(found)} in {_TABLE}: give a text, as in master = 'local[2]'")
+    return found or None
 
 
 def conf_of_file() -> dict[str, str]:
@@ -100,8 +107,13 @@ def check_setting(name: str, value: object, at: str) -> tuple[str, str]:
     """(name, value as text). Raises InvalidOption for an impossible name or value of a Spark setting."""
     if not isinstance(name, str) or not _KEY.fullmatch(name):
         near = _near(name) if isinstance(name, str) else ""
-        hint = f"did you mean {near!r}?" if _KEY.fullmatch(near) else "write spark.driver.memory"
+        hint = f"did you mean {near!r}?" if _KEY.fullmatch(near) or near in _PLACES else "write spark.driver.memory"
         raise InvalidOption(f"{describe(name)} {at} is no setting of Spark's: their names begin with 'spark.'; {hint}")
+    if name in _OF_PLACES:  # the session's other settings depend on the place
+        place = name.removeprefix("spark.")
+        raise InvalidOption(
+            f"{name} = {describe(value)} {at}: give it as {place}= of spark_session, --{place}, or {place} in {_TABLE}"
+        )
     if isinstance(value, bool):
         return name, str(value).lower()
     if not isinstance(value, (str, int, float)):
@@ -110,8 +122,12 @@ def check_setting(name: str, value: object, at: str) -> tuple[str, str]:
 
 
 def _near(name: str) -> str:
-    """The name with the prefix `spark.`, or with `spark.` instead of a first part that resembles it."""
+    """The name with the prefix `spark.`, or with `spark.` instead of a first part that resembles it; master or remote
+    for a name that resembles it."""
     from difflib import get_close_matches  # for an error only
+
+    if places := get_close_matches(name.lower(), _PLACES, cutoff=0.7):
+        return places[0]
 
     first, _, rest = name.partition(".")
     return f"spark.{rest if get_close_matches(first.lower(), ['spark'], cutoff=0.7) else name}"

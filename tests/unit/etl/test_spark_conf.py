@@ -56,6 +56,8 @@ WRONG_WORDS = {
     "spark.driver.memory": r"--conf 'spark.driver.memory' has no value; write --conf spark.driver.memory=4g",
     "=4g": "'' in --conf is no setting of Spark's",
     "spark=4g": "'spark' in --conf is no setting.*; write spark.driver.memory",
+    "spark.master=spark://h": r"spark.master = 'spark://h' in --conf: give it as master= of spark_session, --master",
+    "spark.remote=sc://h": r"spark.remote = 'sc://h' in --conf: give it as remote= of spark_session, --remote, or",
     "spark driver=1": "'spark driver' in --conf is no setting",
 }
 
@@ -71,6 +73,8 @@ WRONG_TABLES = {
     '"driver.memory" = "4g"': r"'driver.memory' in \[tool.jobrunner.spark\].*did you mean 'spark.driver.memory'",
     "driver.memory = '4g'": r"'driver' in \[tool.jobrunner.spark\].*did you mean 'spark.driver'",
     '"spark.jars" = ["a.jar"]': r"spark.jars = \['a.jar'\] in .*: give a text, a number, true or false",
+    'mastr = "local"': r"'mastr' in \[tool.jobrunner.spark\].*did you mean 'master'",
+    "master = 5": r"master = 5 in \[tool.jobrunner.spark\] of pyproject.toml: give a text",
     'master = "a"\nremote = "b"': "names both a master and a remote",
 }
 
