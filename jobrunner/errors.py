@@ -172,8 +172,9 @@ class FolderError(StationError):
 class MicroBatchChanged(UsageError):
     """A micro-batch has the number of another micro-batch, which was written before. Nothing was added.
 
-    In a queue the written micro-batch has another number of rows: the checkpoint is older than the queue, or was
-    copied. In a table or a folder it is of a query with another checkpoint.
+    In a queue or a table the written micro-batch has another number of rows, and in a folder there is a later one: the
+    checkpoint is older than these, or was copied. In a table or a folder it may also be of a query with another
+    checkpoint.
     """
 
     @classmethod
@@ -183,6 +184,25 @@ class MicroBatchChanged(UsageError):
         return cls(
             f"micro-batch {batch_id!r} was written by a query with another checkpoint, so nothing is written now: with "
             "a new checkpoint numbers begin at 0 again, so give micro_batch(name, number) another name"
+        )
+
+    @classmethod
+    def of_other_rows(cls, batch_id: str, place: str, before: int, rows: int) -> Self:
+        """The error for a written micro-batch with another number of rows: they would count as repeated."""
+        return cls(
+            f"micro-batch {batch_id!r} was written to {place} before with {before} rows, and has {rows} now; nothing "
+            "is added: the checkpoint is older than the table (restored or copied), so begin with a new one and give "
+            "micro_batch(name, number) another name; or the rows come of a table that has changed, or of history that "
+            "was trimmed"
+        )
+
+    @classmethod
+    def of_an_old_checkpoint(cls, batch_id: str, place: str) -> Self:
+        """The error for a written micro-batch that is not the last one: its rows may be in later ones, too."""
+        return cls(
+            f"micro-batch {batch_id!r} was written to {place} before, and a later one, too; nothing is written: the "
+            "checkpoint is older than the folder (restored or copied), so begin with a new one and give "
+            "micro_batch(name, number) another name"
         )
 
 

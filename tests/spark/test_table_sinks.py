@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from unittest.mock import Mock
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from jobrunner.client.item import Item
 from jobrunner.clock import monotonic
-from jobrunner.errors import BatchLost, StationError, TableError
+from jobrunner.errors import BatchLost, MicroBatchChanged, StationError, TableError
 from jobrunner.etl.table_sink import address_of
 from jobrunner.retry import Backoff
 from jobrunner.spark import micro_batch, write_batch, write_sql, write_table
@@ -238,6 +239,42 @@ def test_a_second_write_of_a_micro_batch_to_one_place_is_refused_before_its_rows
     assert sorted(row["id"] for row in spark.read.parquet(f"{tmp_path}/folder").collect()) == [*range(5)]
     with closing(connect()) as there:
         assert there.execute("select id from late order by id").fetchall() == [(one,) for one in range(5)]
+
+
+@pytest.mark.parametrize("table", ["delta"], indirect=True)
+def test_a_stream_with_a_checkpoint_from_a_backup_is_refused(spark, table, tmp_path):
+    """What came since the backup passed for rows of the last micro-batch, and was in no table; in a folder it replaced
+    them, and was there twice with those of later ones."""
+    path, refused = f"{tmp_path}/folder", []
+
+    def each(df, number):
+        for write, place in ((write_table, table), (write_batch, path)):
+            try:
+                write(df, micro_batch("stream", number), place)
+            except MicroBatchChanged as error:
+                refused.append(str(error))
+
+    def run(number):
+        spark.range(10 * number, 10 * number + 10).write.mode("append").parquet(f"{tmp_path}/in")
+        stream = spark.readStream.schema("id long").parquet(f"{tmp_path}/in").writeStream
+        query = stream.foreachBatch(each).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def rows():
+        return [sorted(row["id"] for row in found) for found in (read(table), spark.read.parquet(path).collect())]
+
+    run(0)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    for number in (1, 2):
+        run(number)
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.move(tmp_path / "backup", tmp_path / "checkpoint")
+    run(3)
+
+    assert rows() == [[*range(30)]] * 2
+    of_table, of_folder = refused
+    assert f"'stream-1' was written to table {table} before with 10 rows, and has 30 now; nothing is added" in of_table
+    assert f"'stream-1' was written to {path} before, and a later one, too; nothing is written" in of_folder
 
 
 @pytest.mark.parametrize(

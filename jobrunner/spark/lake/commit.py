@@ -9,7 +9,7 @@ of a commit whose outcome is unknown stay, and `services.clean_up` removes them 
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -21,7 +21,7 @@ from jobrunner.etl.table_sink import TableAddress
 from jobrunner.logs import SafeLogger
 from jobrunner.spark.lake.file_names import prefix_of
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, remove_others, remove_own
-from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written
+from jobrunner.spark.lake.identity import Standing, WriteAttempt, is_written, rows_of
 from jobrunner.spark.lake.row_values import check_nulls, check_partitions_of, check_years, latest_rows
 from jobrunner.spark.lake.schema_rules import SchemaPlan, check_key, check_partitions, fit
 from jobrunner.spark.lake.tables import CommitConflict, LakeTable, guarded, reason, without_panic
@@ -122,6 +122,7 @@ def commit(ready: Prepared, files: Sequence[DataFile]) -> TableCommit:
     rows = sum(one.rows for one in files)
     if not rows:
         return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
+    ready = _of_rows(ready, rows)
 
     def append() -> int:
         _check_there(ready, files)
@@ -143,6 +144,7 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
     unique = latest_rows(str(ready.table.address), rows, ready.merge_on, order).select(ready.plan.files.names)
     if not len(unique):
         return TableCommit(table=str(ready.table.address), rows=0, files=0, version=None)
+    ready = _of_rows(ready, len(rows))
     name, unique = str(ready.table.address), unique.cast(ready.plan.files)
     check_nulls(name, ready.plan.files, unique)
     check_years(name, unique)
@@ -151,6 +153,12 @@ def commit_merge(ready: Prepared, rows: pa.Table, order: Sequence[str] = ()) -> 
     if done is None:
         return _repeated(ready.table, ready.attempt)
     return TableCommit(table=str(ready.table.address), rows=len(unique), files=0, version=done)
+
+
+def rows_before(address: TableAddress, batch_id: str) -> int | None:
+    """The number of rows with which a micro-batch is in its table; None if that is not known."""
+    table = open_table(address)
+    return table.mark_of(rows_of(batch_id)) if guarded(address, "opening it", table.load) else None
 
 
 def settle(table: LakeTable, batch_id: str, *, root: str = "") -> bool:
@@ -189,6 +197,10 @@ def discard(ready: Prepared) -> None:
     """Removes the files of an attempt that failed before its commit."""
     with suppress(Exception):  # report the first error, not one of the clean-up
         remove_own(ready.table.storage, ready.table.folder, ready.attempt)
+
+
+def _of_rows(ready: Prepared, rows: int) -> Prepared:
+    return replace(ready, attempt=replace(ready.attempt, rows=rows))
 
 
 def _transact(ready: Prepared, write: Callable[[], int]) -> int | None:

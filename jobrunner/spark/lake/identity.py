@@ -66,6 +66,11 @@ class WriteAttempt:
     """Unique to this attempt: the epoch, and random bits because a failover may give one epoch to two holders. Some of
     the random bits identify the query of a micro-batch."""
     renew: Callable[[], None] = field(repr=False, compare=False)
+    counts_rows: bool = False
+    """Whether its marks have the number of its rows: a stream whose checkpoint is older than the table gives the number
+    of a written micro-batch to other rows."""
+    rows: int | None = None
+    """The number of rows, once it is known."""
 
     @property
     def root(self) -> str:
@@ -79,7 +84,8 @@ class WriteAttempt:
 
     def marks(self) -> Mapping[str, int]:
         """The marks that its commit writes, by batch."""
-        return {**dict.fromkeys(self.larger, PARTS), self.batch_id: self.number}
+        counted = {rows_of(self.batch_id): self.rows} if self.counts_rows and self.rows else {}
+        return {**dict.fromkeys(self.larger, PARTS), self.batch_id: self.number} | counted
 
     def standing(self, mark_of: Callable[[str], int | None]) -> Standing:
         """The state of this attempt by the marks of a table. Raises BatchLost when the batch was split and a part of it
@@ -100,7 +106,9 @@ class WriteAttempt:
         return Standing.NEW
 
 
-def attempt_of(batch: BatchIdentity, name: str = "", query: str = "") -> WriteAttempt:
+def attempt_of(
+    batch: BatchIdentity, name: str = "", query: str = "", *, counts_rows: bool = False
+) -> WriteAttempt:  # fmt: skip
     """A new attempt at a batch. `name` distinguishes several writes of one batch to one table; `query` is the id of the
     streaming query whose micro-batch it is, if that is known."""
     prefix = f"{name}/" if name else ""
@@ -112,7 +120,13 @@ def attempt_of(batch: BatchIdentity, name: str = "", query: str = "") -> WriteAt
         larger=tuple(f"{prefix}{one}" for one in batch.supersedes),
         number=batch.epoch << _RANDOM_BITS | bits,
         renew=batch.renew,
+        counts_rows=counts_rows,
     )
+
+
+def rows_of(batch_id: str) -> str:
+    """The name of the mark that has the number of rows of a micro-batch, whose id ends with its own number."""
+    return f"{batch_id} rows"
 
 
 def is_written(batch_id: str, mark_of: Callable[[str], int | None]) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from jobrunner.errors import InvalidOption, StationError, TableError
+from jobrunner.errors import InvalidOption, MicroBatchChanged, StationError, TableError
 from jobrunner.etl.table_sink import TableAddress, TableSink, address_of, names_of
 from jobrunner.formatting import describe
 from jobrunner.outcome import Steer
@@ -31,6 +31,7 @@ from jobrunner.spark.lake.commit import (
     is_settled,
     open_table,
     prepare,
+    rows_before,
     settle,
 )
 from jobrunner.spark.lake.files import ROWS_PER_FILE, DataFile, FileTarget, write_files
@@ -146,9 +147,11 @@ def _write(
     place = f"{address} {name}"
     _check_first(address, place, batch)
     is_micro_batch = isinstance(batch, SinkBatch) and batch.may_repeat
-    attempt = attempt_of(batch, name, query_of(df) if is_micro_batch else "")
+    attempt = attempt_of(batch, name, query_of(df) if is_micro_batch else "", counts_rows=is_micro_batch)
     ready = prepare(address, attempt, schema, partition_by=partition_by, merge_on=merge_on)
     if isinstance(ready, TableCommit):
+        if is_micro_batch and (before := rows_before(address, attempt.batch_id)) not in (None, rows := df.count()):
+            raise MicroBatchChanged.of_other_rows(attempt.batch_id, f"table {address}", before, rows)
         _compare_notes(address, batch, name)
         done = ready
     else:

@@ -199,6 +199,8 @@ def _fault_of_system(error: Exception, *, is_of_rows: bool) -> str:
 def _write_folder(
     folders: Folders, batch: SinkBatch, root: str, save: Callable[[str], None], query: str
 ) -> None:  # fmt: skip
+    if batch.may_repeat:
+        _check_micro_batch(folders, batch.id, root, query)
     records = _records(folders, batch, root)
     # Noted also when the rows are merged: the server may have forgotten some of their items, and it knows only the id
     # of a batch that is done.
@@ -208,9 +210,6 @@ def _write_folder(
         return  # the rows of this batch, or of the whole, are in a merged folder for good
     if there is not None and not batch.lacks_rows(root, there):
         return
-    before = folders.read(f"{folder_of(batch.id)}/{_QUERY}") if query else None
-    if before not in (None, query.encode()):
-        raise MicroBatchChanged.of_another_query(batch.id)
     # A failover may forget that a batch was handed out, and the next holder gets the same epoch.
     own = f"{_attempts_at(batch.id)}{batch.epoch}.{secrets.token_hex(4)}"
     try:
@@ -230,6 +229,18 @@ def _write_folder(
         with suppress(Exception):  # report the first error, not one of the clean-up
             folders.remove(own)
         raise
+
+
+def _check_micro_batch(folders: Folders, batch_id: str, root: str, query: str) -> None:
+    """Raises MicroBatchChanged unless this micro-batch is new, or the last that this query wrote: Spark begins another
+    one only when its checkpoint has the last one."""
+    before = folders.read(f"{folder_of(batch_id)}/{_QUERY}") if query else None
+    if before not in (None, query.encode()):
+        raise MicroBatchChanged.of_another_query(batch_id)
+    name, _, number = batch_id.rpartition("-")
+    merges = Merges(folders)
+    if all(folders.exists(folder_of(one)) or merges.has([one]) for one in (f"{name}-{int(number) + 1}", batch_id)):
+        raise MicroBatchChanged.of_an_old_checkpoint(batch_id, root)
 
 
 def _records(folders: Folders, batch: SinkBatch, root: str) -> SinkRecords | None:

@@ -13,7 +13,8 @@ from jobrunner.etl.table_sink import address_of
 from jobrunner.spark.lake import commit as lake_commit
 from jobrunner.spark.lake import files as lake_files
 from jobrunner.spark.lake import identity
-from jobrunner.spark.lake.commit import TableCommit, commit, open_table, settle
+from jobrunner.spark.lake.commit import TableCommit, commit, commit_merge, open_table, prepare, rows_before, settle
+from jobrunner.spark.lake.identity import attempt_of
 from jobrunner.spark.lake.services import compact_table
 from jobrunner.spark.lake.tables import CommitConflict
 from jobrunner.spark.lake.write import _check_visible
@@ -241,6 +242,19 @@ def _drop(lake):
         from pyiceberg.catalog import load_catalog
 
         load_catalog("lake").drop_table("db.late")
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_micro_batch_is_noted_with_its_number_of_rows(lake, numbers, merges):
+    """Those of a checkpoint that is older than the table have its numbers, and other rows."""
+    rows = numbers(1, 1, 2, v=["a", "b", "c"])
+    ready = prepare(lake.address, attempt_of(part("stream-0"), counts_rows=True), rows.schema,
+                    merge_on=["n"] if merges else [])  # fmt: skip
+    done = commit_merge(ready, rows, ["v"]) if merges else commit(ready, lake.files(ready, rows))
+    assert (done.rows, rows_before(lake.address, "stream-0")) == (2 if merges else 3, 3)
+    assert lake.write(part("stream-0", epoch=2), rows).repeated
+    lake.write(part("b"), numbers(4, v=["d"]))
+    assert rows_before(lake.address, "b") is None
 
 
 def test_a_batch_without_rows_commits_nothing(lake, numbers):
