@@ -110,6 +110,27 @@ def test_workers_on_this_machine_are_forked_with_their_modules_imported(spark):
     assert found == [("jobrunner.spark.preloaded_daemon", True)]
 
 
+def test_workers_on_this_machine_read_and_write_without_the_pauses_of_tcp(spark):
+    def look(batches):
+        import os
+        import socket
+
+        for _ in batches:
+            found = []
+            for number in range(64):
+                try:
+                    with socket.socket(fileno=os.dup(number)) as one:
+                        is_open = one.family == socket.AF_INET and one.type == socket.SOCK_STREAM
+                        found += [one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)] * is_open
+                except OSError:  # a file, or no descriptor
+                    continue
+            yield pa.record_batch({"connections": [len(found)], "at_once": [all(found)]})
+
+    [found] = spark.range(1, numPartitions=1).mapInArrow(look, "connections long, at_once boolean").collect()
+    assert found.connections
+    assert found.at_once
+
+
 def test_an_interpreter_that_the_user_chose_starts_its_own_workers(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
     assert _daemon({}) == {}
