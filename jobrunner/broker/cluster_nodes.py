@@ -10,7 +10,7 @@ from jobrunner.broker.call import BROKEN, Call, interpret
 from jobrunner.broker.cluster import Cluster
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch, Troubles
 from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.reconnect import ReconnectPolicy
+from jobrunner.broker.reconnect import GIVEN_UP, ReconnectPolicy
 from jobrunner.broker.redis_errors import (
     BusyLoadingError,
     RedisConnectionError,
@@ -86,9 +86,14 @@ class OpenNodes(Generic[AnyNode]):
     def _pause_before_next(self, parts: ClusterBatch, policy: ReconnectPolicy, troubles: Troubles) -> float:
         """Seconds until the open calls are sent again, after the greeting. After the retry timeout they fail."""
         self._greet_next_at = -inf
+        given_up = GIVEN_UP.get()
+        if given_up is not None and troubles.keys() <= given_up:
+            policy.limit_s = 0.0
         try:
             return policy.pause_to_connect(next(iter(troubles.values())))
         except ServerUnavailable as over:
+            if given_up is not None:
+                given_up.update(troubles)
             errors = {node: _unavailable(self._endpoint, node, error) or over for node, error in troubles.items()}
             parts.give_up(next(iter(errors.values())), errors)
             return 0.0

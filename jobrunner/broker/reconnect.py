@@ -1,7 +1,9 @@
 """The policy of drivers for failed connections: how long to retry, which calls to send again, which error to raise."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -26,6 +28,19 @@ _LONGEST_PAUSE_S = 0.5
 _FULL = "max number of clients"
 _HUNG_UP = ("closed by server", "reset by peer", "EOF occurred")
 _NO_TLS = ("Timeout connecting", "WRONG_VERSION_NUMBER")
+GIVEN_UP: ContextVar[set[Any] | None] = ContextVar("given_up", default=None)
+"""The nodes of a cluster that a reader waited for in vain, within `waiting_once`."""
+
+
+@contextmanager
+def waiting_once() -> Iterator[None]:
+    """Within it, calls wait for a node of a cluster that is away for one retry timeout together, not for one each: a
+    page that makes a dozen calls would otherwise take a dozen timeouts. For readers that show what other nodes have."""
+    before = GIVEN_UP.set(set())
+    try:
+        yield
+    finally:
+        GIVEN_UP.reset(before)
 
 
 class Demoted(RedisError):

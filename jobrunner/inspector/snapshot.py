@@ -11,6 +11,7 @@ from jobrunner.broker.call import Call, command, in_slices
 from jobrunner.broker.calls.queues import is_registered, origins
 from jobrunner.broker.calls.server import ServerFacts, facts, ping, server_time
 from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
+from jobrunner.broker.reconnect import waiting_once as waiting_once
 from jobrunner.broker.redis_errors import refuses_writes
 from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 
 from jobrunner.client.client import Client
 from jobrunner.clock import unix_ms
+from jobrunner.inspector.snapshot import waiting_once
 from jobrunner.web.access import (
     BROWSER_COOKIE,
     TOKEN_FIELD,
@@ -77,8 +78,9 @@ class Dashboard:
         async def handler(request: Request) -> Response:
             identity = await self.access.identified(request, page.role)
             context = self.context(request, identity, RequestParameters(()))
-            template, values = await run_in_threadpool(page.endpoint, context)
-            return await run_in_threadpool(self.answer, context, template, values)
+            with waiting_once():
+                template, values = await run_in_threadpool(page.endpoint, context)
+                return await run_in_threadpool(self.answer, context, template, values)
 
         return self.guarded(handler)
 

@@ -30,7 +30,7 @@ from jobrunner.inspector.doctor.attention import unread_checks, urgent_checks
 from jobrunner.inspector.doctor.environment import facts_checks
 from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, Rates, look
-from jobrunner.inspector.snapshot import QueueView
+from jobrunner.inspector.snapshot import QueueView, waiting_once
 from jobrunner.inspector.stats_types import OutcomeCounts
 from jobrunner.logs import SafeLogger
 from jobrunner.web.errors import TooBusy, explained
@@ -207,7 +207,8 @@ class LiveUpdates:
 
     def _event(self) -> bytes:
         try:
-            return _tick(self.snapshot())
+            with waiting_once():
+                return _tick(self.snapshot())
         except JobrunnerError as error:
             _, problem = explained(error)
         except Exception as error:  # otherwise no tab would get events until another one is opened

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -26,6 +27,7 @@ from jobrunner.inspector.error_groups import ErrorGroups, read_groups
 from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look
 from jobrunner.inspector.search import matching, search
 from jobrunner.inspector.search_filter import Filter
+from jobrunner.inspector.snapshot import waiting_once
 from jobrunner.inspector.task_rows import first_rows
 
 Change = Callable[[Screen], Screen]
@@ -107,7 +109,8 @@ class ServerPoller:
     def _serve(self, asked: "SimpleQueue[Callable[[], Change] | None]", failed: Callable[[str], Change]) -> None:
         while (one := asked.get()) is not None:
             try:
-                change = one()
+                with waiting_once() if asked is self._reads else nullcontext():
+                    change = one()
             except JobrunnerError as error:
                 change = failed(str(error))
             except Exception as error:  # damaged data: without this thread the view would freeze

@@ -15,6 +15,7 @@ from jobrunner.broker.calls.server import FORMAT, check_format
 from jobrunner.broker.cluster_batch import ClusterBatch, NodeBatch
 from jobrunner.broker.cluster_nodes import ClusterNodes
 from jobrunner.broker.connect import Endpoint
+from jobrunner.broker.reconnect import waiting_once
 from jobrunner.broker.redis_errors import ClusterDownError, MovedError, RedisConnectionError, RedisTimeoutError
 from jobrunner.broker.slots import slot_of
 from jobrunner.errors import NewerFormat, OutcomeUnknown, ServerRefused, ServerUnavailable
@@ -227,6 +228,42 @@ def test_of_two_nodes_that_are_away_each_call_has_the_error_of_its_own() -> None
     assert [one if isinstance(one, bytes) else str(one).partition(" of ")[0] for one in found] == [
         b"y" if port == 3 else f"node h:{port}" for port in owners
     ]
+
+
+def test_a_reader_waits_once_for_a_node_that_is_away_however_many_calls_it_makes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A scrape waited for the retry timeout with each call: 13 s, and Prometheus gives up after ten."""
+    cluster, asked = renewable(Nodes({LEFT: MAP, RIGHT: MAP})), list[object]()
+
+    class Node:
+        def __init__(self, endpoint: Endpoint) -> None:
+            self.port = endpoint.url[-1]
+
+        def replies(self, calls: Any) -> list[Any]:
+            if self.port == "2":
+                asked.append(calls)
+                raise ServerUnavailable("no server") from RedisConnectionError("error 2")
+            return [b"y"] * len(calls)
+
+        def close(self) -> None: ...
+
+    endpoint = Endpoint("redis+cluster://h:1,h:2")
+    endpoint.cluster = cluster
+    opened = ClusterNodes(endpoint, cluster, 0.05, Node)
+    monkeypatch.setattr(cluster, "why_away", lambda _: None)
+
+    def times_asked() -> int:
+        asked.clear()
+        answer, away = opened.replies([AT_LEFT, AT_RIGHT])
+        assert (answer, str(away).partition(":")[0]) == (b"y", "node h")
+        return len(asked)
+
+    with waiting_once():
+        assert times_asked() > 1
+        assert [times_asked() for _ in range(5)] == [1] * 5
+    assert times_asked() > 1, "calls that act keep their patience"
+    opened.close()
 
 
 def test_a_fork_looks_for_itself_at_a_node_that_a_thread_of_its_parent_was_looking_at() -> None:
