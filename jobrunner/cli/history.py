@@ -33,6 +33,7 @@ from jobrunner.clock import perf_counter
 from jobrunner.errors import EncryptionError, PayloadObjectChanged, PayloadObjectMissing, TaskGone, UsageError
 from jobrunner.etl.spark_conf import conf_of_options
 from jobrunner.formatting import counted, duration
+from jobrunner.inspector.shards import known_queues
 
 _SETTINGS_AT_ONCE = 500
 _EXAMPLES = """\b
@@ -89,7 +90,7 @@ def purge(shared: CommonOptions, queue: str, yes: bool) -> None:
 
 
 def _nothing(client: Client, queue: str | None, conditions: TaskConditions, unread: Container[str]) -> str:
-    names = [name for name in (client.queues() if queue is None else [queue]) if name not in unread]
+    names = [name for name in (known_queues(client, {}) if queue is None else [queue]) if name not in unread]
     if names and not _some_keep_history(client, names):
         which = "no queue keeps history" if queue is None else f"queue {queue} keeps no history"
         return f"{which}; jobrunner queues limit {queue or 'QUEUE'} --history 7d has it keep one"

@@ -84,7 +84,9 @@ class ErrorGroups:
 def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGroups:
     """The groups of these queues, or of all. Omits groups without dead tasks and without a failure for a week. Raises
     InvalidName, ServerError."""
-    found, now_ms = _read(client, _shards_of(client, None if queues is None else sorted(queues)))
+    unread: dict[str, str] = {}
+    asked = None if queues is None else sorted(queues)
+    found, now_ms = _read(client, _shards_of(client, asked, unread))
     redaction = client.redaction()
     views = [
         _view(name, group, now_ms, redaction)
@@ -95,15 +97,15 @@ def read_groups(client: Client, queues: Iterable[str] | None = None) -> ErrorGro
     return ErrorGroups(
         groups=tuple(sorted(views, key=lambda one: (-one.dead, -one.last.timestamp(), one.queue, one.id))),
         dead=sum(one.dead for one in found.values()),
-        problems=tuple((name, one.problem) for name, one in found.items() if one.problem),
+        problems=(*((name, one.problem) for name, one in found.items() if one.problem), *unread.items()),
     )
 
 
-def _shards_of(client: Client, queues: Sequence[str] | None) -> list[str]:
+def _shards_of(client: Client, queues: Sequence[str] | None, unread: dict[str, str]) -> list[str]:
     if queues is None or len(queues) <= _ASKED_EACH:
-        return with_shards(client, queues)
+        return with_shards(client, queues, unread)
     wanted = set(queues)
-    registered = [name for name in with_shards(client, None) if queue_of(name) in wanted]
+    registered = [name for name in with_shards(client, None, unread) if queue_of(name) in wanted]
     return [*registered, *wanted.difference(registered)]
 
 

@@ -13,7 +13,7 @@ from jobrunner.broker.call import in_slices
 from jobrunner.client.client import Client
 from jobrunner.client.records import PeriodicRecord
 from jobrunner.errors import JobrunnerError, ServerUnavailable
-from jobrunner.inspector.shards import end_totals
+from jobrunner.inspector.shards import end_totals, known_queues
 from jobrunner.inspector.snapshot import or_noted, workers_or_none
 from jobrunner.inspector.stats import jobs_of, read_window
 from jobrunner.inspector.stats_types import JobStats
@@ -88,7 +88,7 @@ def job_views(
 def _totals(client: Client, unread: dict[str, str]) -> dict[tuple[str, str], dict[str, int]]:
     """Totals of ended attempts and tasks by (job, queue)."""
     found: dict[tuple[str, str], dict[str, int]] = {}
-    for some in in_slices(client.queues(), _QUEUES_AT_ONCE):
+    for some in in_slices(known_queues(client, unread), _QUEUES_AT_ONCE):
         for queue, totals in zip(some, end_totals(client, some), strict=True):
             if isinstance(totals, ServerUnavailable):  # its cluster node is unreachable: other queues are shown
                 unread[queue] = str(totals)

@@ -26,6 +26,7 @@ from jobrunner.inspector.attempts import lease_checks, still_running, with_begin
 from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
 from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
+from jobrunner.inspector.shards import OTHERS
 from jobrunner.inspector.snapshot import (
     QueueView,
     Shards,
@@ -178,7 +179,7 @@ class LiveSnapshot:
         return [
             queue.name
             for queue in self.queues
-            if queue.problem or queue.dead or any(map(queue.totals.get, WENT_WRONG))
+            if queue.name != OTHERS and (queue.problem or queue.dead or any(map(queue.totals.get, WENT_WRONG)))
         ]
 
 

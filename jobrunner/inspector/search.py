@@ -44,7 +44,8 @@ _FEW = 8
 _LONGEST_ID = 300
 
 Problems: TypeAlias = tuple[tuple[str, str], ...]
-"""Queues that were not searched, each with the reason: they cannot be counted, as their cluster node is unreachable."""
+"""Queues that were not searched, each with the reason: they cannot be counted, as their cluster node is unreachable.
+OTHERS (see shards.py) stands for those of which not even the names can be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,8 @@ def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
 
 def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tuple[list[_Stretch], Problems]:
     """The lines to search, and the queues that cannot be counted. Raises when none can be counted."""
-    names = sorted(with_shards(client, [wanted.queue] if wanted.queue else None))
+    unread: dict[str, str] = {}
+    names = sorted(with_shards(client, [wanted.queue] if wanted.queue else None, None if is_strict else unread))
     states = [wanted.state] if wanted.state else _states(wanted)
     pairs = [(state, name) for state in states for name in names]
     keys = {name: keys_of(client).queue(name) for name in names}
@@ -194,7 +196,7 @@ def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tupl
         raise sizes[0]
     sized = zip(pairs, sizes, strict=True)
     found = [_Stretch(name, state, size) for (state, name), size in sized if name not in problems and size]
-    return found, tuple(problems.items())
+    return found, (*problems.items(), *unread.items())
 
 
 def _states(wanted: Filter) -> list[str]:

@@ -1,33 +1,69 @@
-"""Reads the shards of many queues at once."""
+"""Reads the list of queues, and the shards of many queues at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
-from jobrunner.broker.broker import run_each_or_errors
+from jobrunner.broker.broker import run_each_of_nodes, run_each_or_errors
 from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls.queues import together
 from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.calls.stats import QueueSummary, by_type_and_together
-from jobrunner.broker.shards import whole_queue
+from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import NO_ANSWER, JobrunnerError
 from jobrunner.inspector.stats import whole
 
 _QUEUES_AT_ONCE = 500
 """Queues whose settings are read in one round trip, so that other clients wait for a few milliseconds at most."""
 
 
-def with_shards(client: Client, names: Sequence[str] | None) -> list[str]:
-    """All queues, or `names`, each followed by its shards."""
+OTHERS = "(others)"
+"""Stands for queues without a name of their own: all that are not known while the list of queues cannot be read. No
+queue can have this name."""
+_last_listed: WeakKeyDictionary[Client, list[str]] = WeakKeyDictionary()
+"""The last list of queues that each client read, with their shards."""
+
+
+def with_shards(client: Client, names: Sequence[str] | None, unread: dict[str, str] | None = None) -> list[str]:
+    """All queues, or `names`, each followed by its shards.
+
+    With `unread`, the node of a cluster that has the list of queues may be away: the queues are then those of the last
+    list that this client read and those that workers serve, and `unread` gets OTHERS with the reason. A queue whose own
+    node is away counts as without shards. Raises ServerError.
+    """
     if names is None:
-        return run_operation(broker_of(client), queue_names(keys_of(client)))
-    every: list[str] = []
+        try:
+            every = run_operation(broker_of(client), queue_names(keys_of(client)))
+        except NO_ANSWER as error:
+            if unread is None or broker_of(client).is_away(error):
+                raise
+            unread[OTHERS] = str(error)
+            return sorted({*_last_listed.get(client, ()), *with_shards(client, _served(client), unread)})
+        _last_listed[client] = every
+        return every
+    every = []
     for some in in_slices(names, _QUEUES_AT_ONCE):
-        counts = broker_of(client).run_many([shard_counts(keys_of(client).queue(name)) for name in some])
-        every += [shard for name, of_queue in zip(some, counts, strict=True) for shard in of_queue.names(name)]
+        calls = [shard_counts(keys_of(client).queue(name)) for name in some]
+        counts = broker_of(client).run_many(calls) if unread is None else run_each_of_nodes(broker_of(client), calls)
+        for name, of_queue in zip(some, counts, strict=True):
+            every += [name] if isinstance(of_queue, JobrunnerError) else of_queue.names(name)
     return every
+
+
+def known_queues(client: Client, unread: dict[str, str]) -> list[str]:
+    """Full names of all queues, sorted, without shards; `unread` as in `with_shards`. Raises ServerError."""
+    return [name for name in with_shards(client, None, unread) if not is_shard(name)]
+
+
+def _served(client: Client) -> list[str]:
+    """The queues that workers serve, sorted; none while the list of workers cannot be read either."""
+    try:
+        return sorted({queue for worker in client.workers() for queue in worker.queues})
+    except NO_ANSWER:
+        return []
 
 
 @dataclass(frozen=True, slots=True)

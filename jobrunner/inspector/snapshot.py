@@ -165,7 +165,7 @@ def queue_views(
     client: Client, workers: list[WorkerRecord], names: list[str] | None = None
 ) -> list[QueueView]:
     """All queues, by name, or these: one command for fifty queues, one round trip for 500. A queue that cannot be
-    counted says why."""
+    counted says why; while the list of queues cannot be read, the view OTHERS at the end does, for those not known."""
     return views_and_shards(client, workers, names)[0]
 
 
@@ -177,7 +177,8 @@ def views_and_shards(
     client: Client, workers: list[WorkerRecord], names: list[str] | None = None
 ) -> tuple[list[QueueView], Mapping[str, Shards]]:
     """The same, and the shards of each queue, itself among them."""
-    every, asked = with_shards(client, names), frozenset(names or ())
+    unread: dict[str, str] = {}
+    every, asked = with_shards(client, names, unread), frozenset(names or ())
     shards: dict[str, dict[str, QueueSummary | str]] = {}
     serving = Counter(queue for worker in workers for queue in set(worker.queues))
     summaries: dict[str, tuple[QueueSummary | str, float]] = {}
@@ -192,7 +193,8 @@ def views_and_shards(
             known = summaries.get(whole)
             summaries[whole] = (found if known is None else merged(known[0], found), now_ms)
     views = [_view(name, found, now_ms, serving[name]) for name, (found, now_ms) in summaries.items()]
-    return views, shards
+    unlisted = [QueueView(name=name, totals={}, workers=0, problem=problem) for name, problem in unread.items()]
+    return [*views, *unlisted], shards
 
 
 def holding(shards: Shards, *states: str) -> list[str]:

@@ -13,7 +13,8 @@ from jobrunner.inspector.doctor.attention import limit_checks, lost_checks, stal
 from jobrunner.inspector.limit_use import limit_uses
 from jobrunner.inspector.live_snapshot import Rates
 from jobrunner.inspector.search_filter import Filter
-from jobrunner.inspector.snapshot import is_known
+from jobrunner.inspector.shards import OTHERS
+from jobrunner.inspector.snapshot import is_known, queue_views
 from jobrunner.inspector.stats import by_queue, jobs_of, read_window
 from jobrunner.inspector.task_rows import STATES, first_rows
 from jobrunner.queue_settings import QueueSettings, RateLimit
@@ -68,6 +69,8 @@ def _queue(context: Context) -> tuple[str, Values]:
     if name not in {queue.name for queue in seen.look.queues}:
         seen = context.snapshot(fresh=True)  # the queue may be new
     view = next((queue for queue in seen.look.queues if queue.name == name), None)
+    if view is None and seen.look.queues and seen.look.queues[-1].name == OTHERS:  # it may be one that is not listed
+        (view,) = queue_views(context.client, list(seen.look.workers), [name])
     if view is None:
         raise NotThere(f"there is no queue {name!r}: nothing was ever put into it")
     _, since, unit = SPANS[span]
