@@ -265,7 +265,7 @@ def metric_families() -> dict[str, Any]:
     )
     reading = MetricsReading(
         queues=[], others=[], ended={}, measured={}, stations={}, lags=[], streams=[], round_trip=Timings(), workers=[],
-        leader=None, periodics=[], server=server,
+        leader=None, periodics=[], server=server, is_list_unread=False, unread={},
     )  # fmt: skip
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in families(reading)}
 

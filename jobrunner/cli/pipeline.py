@@ -140,13 +140,18 @@ def lag(shared: CommonOptions, name: str | None, within: float) -> None:
     waits and tries again because no item is to blame. Needs no MODULE.
     """
     with connected(shared) as client:
-        found = read_lags(client, name, within_s=max(within, 1.0))
-        if name is not None and not found:
+        unread: dict[str, str] = {}
+        problems: list[str] = []
+        found = read_lags(client, name, within_s=max(within, 1.0), unread=unread, problems=problems)
+        for problem in problems:
+            talk(problem)
+        tell_unread(unread)
+        if name is not None and not found and not unread:
             known = sorted({queue.partition("/")[0] for queue in client.queues() if "/" in queue})
             raise Refusal(f"the server has no queue of a pipeline {name!r}; {nearest(name, known)}")
     if shared.as_json:
         answer_json(found)
-    elif found:
+    elif found or unread:
         columns = ("QUEUE", "WAITING", "PENDING", "OLDEST", "IN/S", "OUT/S", "DRAIN", "WORKERS", "SUGGESTED", "STATE")
         echo(table(columns, [_lag_row(one) for one in found]))
     else:
@@ -157,8 +162,8 @@ def _lag_row(one: StationLag) -> tuple[object, ...]:
     state = "paused" if one.paused else "stopped" if one.stopped else ""
     return (
         one.queue, one.waiting, one.pending, duration(one.oldest_s) if one.waiting else "-",
-        rate(one.arrivals_per_s), rate(one.throughput_per_s), "-" if one.drain_s is None else duration(one.drain_s),
-        one.workers, one.suggested_workers, state,
+        *("-" if per_s is None else rate(per_s) for per_s in (one.arrivals_per_s, one.throughput_per_s)),
+        "-" if one.drain_s is None else duration(one.drain_s), one.workers, _or_dash(one.suggested_workers), state,
     )  # fmt: skip
 
 

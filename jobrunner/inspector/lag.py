@@ -23,7 +23,8 @@ from jobrunner.broker.shards import whole_queue
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.records import WorkerRecord
 from jobrunner.inspector.batches import batches_of, stopped_by
-from jobrunner.inspector.snapshot import QueueView, queue_views
+from jobrunner.inspector.shards import known_queues
+from jobrunner.inspector.snapshot import QueueView, queue_views, workers_or_none
 from jobrunner.inspector.stats import StatsTotal, added_up, read_window, whole
 from jobrunner.inspector.stats_types import LEFT
 from jobrunner.jobs.batch_record import BatchRecord
@@ -46,8 +47,10 @@ class StationLag:
     pending: int
     oldest_s: float
     """Seconds for which the oldest waiting item has been due; 0 without one."""
-    arrivals_per_s: float
-    throughput_per_s: float
+    arrivals_per_s: float | None
+    """Items per second that came, over the last minutes. This and `throughput_per_s`, `drain_s`, `run_s` and
+    `suggested_workers` are None while the statistics cannot be read."""
+    throughput_per_s: float | None
     """Items per second that left the queue, with any outcome, over the last minutes."""
     drain_s: float | None
     """Seconds until nothing waits, at the throughput of the last minutes and without arrivals; None when no item
@@ -58,56 +61,72 @@ class StationLag:
     """Workers that serve the queue now."""
     slots: int
     """Items that one worker runs at once; 1 on Spark, where `run_s` is the item's share of a driver's time."""
-    suggested_workers: int
+    suggested_workers: int | None
     paused: bool
     stopped: bool
     """Whether a station on Spark waits and tries again, because the error of its batches is no item's: more workers do
     not help."""
 
 
-def read_lags(client: Client, pipeline: str | None = None, *, within_s: float = WITHIN_S) -> list[StationLag]:
-    """The lag of every queue of a pipeline, or of all pipelines, by name: a handful of round trips. Raises ServerError.
-    """
-    names = [name for name in client.queues() if name.startswith(f"{pipeline}/" if pipeline else "") and "/" in name]
-    workers = client.workers()
+def read_lags(
+    client: Client, pipeline: str | None = None, *, within_s: float = WITHIN_S, unread: dict[str, str] | None = None,
+    problems: list[str] | None = None,
+) -> list[StationLag]:  # fmt: skip
+    """The lag of every queue of a pipeline, or of all pipelines, by name: a handful of round trips. While a node of a
+    cluster is away, `unread` gets the queues that cannot be read, with the error, and `problems` a line about workers
+    or statistics that cannot. Raises ServerError."""
+    told: list[str] = [] if problems is None else problems
+    missing: dict[str, str] = {} if unread is None else unread
+    beginning = f"{pipeline}/" if pipeline else ""
+    names = [name for name in known_queues(client, missing) if name.startswith(beginning) and "/" in name]
+    workers = workers_or_none(client, told)
     views = queue_views(client, workers, names)
-    return lags_of(client, views, workers, within_s=within_s)
+    missing.update({view.name: view.problem for view in views if view.problem})
+    return lags_of(client, views, workers, within_s=within_s, problems=told)
 
 
 def lags_of(
-    client: Client, views: Sequence[QueueView], workers: Sequence[WorkerRecord], *, within_s: float = WITHIN_S
-) -> list[StationLag]:
-    """The lag of each of these queues, in three round trips. Raises ServerError."""
-    now_ms, window = broker_of(client).run(server_time()), read_window(client, OVER, "minute")
+    client: Client, views: Sequence[QueueView], workers: Sequence[WorkerRecord], *, within_s: float = WITHIN_S,
+    problems: list[str] | None = None,
+) -> list[StationLag]:  # fmt: skip
+    """The lag of each of these queues that could be counted, in three round trips. With `problems`, the node of a
+    cluster that has the statistics may be away: it gets a line that says so. Raises ServerError."""
+    counted, may_lack = [view for view in views if not view.problem], problems is not None
+    now_ms, window = broker_of(client).run(server_time()), read_window(client, OVER, "minute", may_lack=may_lack)
+    if window.problem and problems is not None:
+        problems.append(f"the statistics cannot be read: {window.problem}")
     first = next((at for at, hash_ in enumerate(window.hashes) if hash_), len(window.hashes) - 1)
     elapsed_s = max((now_ms - window.starts[first]) / 1000, 1.0)
     sums: dict[str, StatsTotal] = {}
     for (queue, _, what), by in added_up(window.figures).items():
         sums.setdefault(queue, StatsTotal()).add(what, by)
-    batches = batches_of(client, [view.name for view in views])
+    batches = batches_of(client, [view.name for view in counted])
     sampled = next((hash_ for hash_ in window.hashes if SAMPLED in hash_), {})
     depths, sampled_s = _depths(sampled), (now_ms - whole(sampled.get(SAMPLED, "0"))) / 1000 if sampled else 0.0
     return [
         _lag(
-            view, sums.get(view.name, StatsTotal()), batches[view.name], elapsed_s,
+            view, None if window.problem else sums.get(view.name, StatsTotal()), batches[view.name], elapsed_s,
             growth_per_s=(view.waiting - depths[view.name]) / sampled_s if sampled_s >= 1 else 0.0,
             slots=_slots(view.name, workers), within_s=within_s,
         )
-        for view in views
-        if not view.problem
+        for view in counted
     ]  # fmt: skip
 
 
 def _lag(
-    view: QueueView, sums: StatsTotal, batches: Sequence[BatchRecord], elapsed_s: float, *,
+    view: QueueView, sums: StatsTotal | None, batches: Sequence[BatchRecord], elapsed_s: float, *,
     growth_per_s: float, slots: int, within_s: float,
 ) -> StationLag:  # fmt: skip
-    throughput = sum(sums.counts.get(outcome, 0) for outcome in LEFT) / elapsed_s
-    run = sums.times("run")
-    run_s = run.total_ms / 1000 / run.count if run.count else None
-    if batches:
-        run_s, slots = run_s_of(batches), 1
-    arrivals = max(throughput + growth_per_s, 0.0)
+    throughput = arrivals = drain_s = run_s = suggested = None
+    if sums is not None:
+        throughput = sum(sums.counts.get(outcome, 0) for outcome in LEFT) / elapsed_s
+        run = sums.times("run")
+        run_s = run.total_ms / 1000 / run.count if run.count else None
+        if batches:
+            run_s, slots = run_s_of(batches), 1
+        arrivals = max(throughput + growth_per_s, 0.0)
+        drain_s = 0.0 if not view.waiting else view.waiting / throughput if throughput else None
+        suggested = 0 if view.paused else suggested_workers(view, arrivals, run_s, slots, within_s)
     return StationLag(
         queue=view.name,
         waiting=view.waiting,
@@ -115,11 +134,11 @@ def _lag(
         oldest_s=view.oldest_s or 0.0,
         arrivals_per_s=arrivals,
         throughput_per_s=throughput,
-        drain_s=0.0 if not view.waiting else view.waiting / throughput if throughput else None,
+        drain_s=drain_s,
         run_s=run_s,
         workers=view.workers,
         slots=slots,
-        suggested_workers=0 if view.paused else suggested_workers(view, arrivals, run_s, slots, within_s),
+        suggested_workers=suggested,
         paused=view.paused,
         stopped=bool(view.waiting or view.pending or view.scheduled) and stopped_by(batches) is not None,
     )

@@ -13,16 +13,17 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from jobrunner.broker.calls.stats import BOUNDS_MS
+from jobrunner.broker.reconnect import waiting_once
 from jobrunner.client.client import Client
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
+from jobrunner.inspector.shards import OTHERS
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.stats_types import Timings
-from jobrunner.metrics.reading import MetricsReading, take
+from jobrunner.logs import SafeLogger
+from jobrunner.metrics.reading import PARTS, MetricsReading, take
 from jobrunner.metrics.station_families import of_stations, of_streams
 
-OTHERS = "(others)"
-"""Label of all queues without a series of their own. No queue can have this name."""
 _STATES = ("waiting", "scheduled", "pending", "dead", "done")
 _QUEUE_TOTALS = {
     "enqueued": "Tasks that were enqueued.",
@@ -34,6 +35,7 @@ _EVERY_OTHER = 2
 """Every second counted bucket is exported, so exported buckets are a factor of two wide."""
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _LONG_S, _REST = 0.25, 4
+_log = SafeLogger("jobrunner.metrics")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Mapping[str, Any], Callable[[], Awaitable[Any]], Send], Awaitable[None]]
 
@@ -48,6 +50,13 @@ def families(reading: MetricsReading) -> Iterator[Metric]:
     yield from _of_workers(reading)
     yield from _of_periodics(reading)
     yield from _of_the_server(reading)
+    readable = GaugeMetricFamily(
+        "jobrunner_readable", "0: series of this part are missing: the node of the cluster that has it is away.",
+        labels=("part",),
+    )  # fmt: skip
+    for part in PARTS:
+        readable.add_metric((part,), int(part not in reading.unread))
+    yield readable
 
 
 def _of_tasks(reading: MetricsReading) -> Iterator[Metric]:
@@ -91,7 +100,8 @@ def _of_times(reading: MetricsReading) -> Iterator[Metric]:
     trips = HistogramMetricFamily(
         "jobrunner_redis_round_trip_seconds", "How long a worker's turn with the server took.", labels=()
     )
-    _add(trips, (), reading.round_trip, bound_s=1e-6)
+    if "stats" not in reading.unread:
+        _add(trips, (), reading.round_trip, bound_s=1e-6)
     yield trips
 
 
@@ -114,9 +124,11 @@ def _of_queues(reading: MetricsReading) -> Iterator[Metric]:
         flight.add_metric((queue.name,), queue.pending)
         if queue.name != OTHERS:
             paused.add_metric((queue.name,), int(queue.paused))
-            served.add_metric((queue.name,), queue.workers)
+            if "workers" not in reading.unread:
+                served.add_metric((queue.name,), queue.workers)
     yield from (depth, oldest, flight, paused, served)
-    yield _gauge("jobrunner_queues", "How many queues there are.", len(reading.queues) + len(reading.others))
+    if not reading.is_list_unread:
+        yield _gauge("jobrunner_queues", "How many queues there are.", len(reading.queues) + len(reading.others))
 
 
 def _sum(queues: Sequence[QueueView]) -> QueueView:
@@ -130,13 +142,15 @@ def _sum(queues: Sequence[QueueView]) -> QueueView:
 
 def _of_workers(reading: MetricsReading) -> Iterator[Metric]:
     workers = reading.workers
-    yield _gauge("jobrunner_workers", "Workers with a recent heartbeat.", len(workers))
-    slots = sum(worker.concurrency for worker in workers)
-    yield _gauge("jobrunner_worker_slots", "Tasks that workers can run at a time.", slots)
-    running, fetched = (sum(getattr(worker, name) for worker in workers) for name in ("executing", "fetched"))
-    yield _gauge("jobrunner_worker_running", "Attempts that ran at the last heartbeats of workers.", running)
-    yield _gauge("jobrunner_worker_fetched", "Tasks reserved and not begun at the last heartbeats.", fetched)
-    yield _gauge("jobrunner_leader", "1: a worker coordinates.", int(reading.leader is not None))
+    if "workers" not in reading.unread:
+        yield _gauge("jobrunner_workers", "Workers with a recent heartbeat.", len(workers))
+        slots = sum(worker.concurrency for worker in workers)
+        yield _gauge("jobrunner_worker_slots", "Tasks that workers can run at a time.", slots)
+        running, fetched = (sum(getattr(worker, name) for worker in workers) for name in ("executing", "fetched"))
+        yield _gauge("jobrunner_worker_running", "Attempts that ran at the last heartbeats of workers.", running)
+        yield _gauge("jobrunner_worker_fetched", "Tasks reserved and not begun at the last heartbeats.", fetched)
+    if "leader" not in reading.unread:
+        yield _gauge("jobrunner_leader", "1: a worker coordinates.", int(reading.leader is not None))
 
 
 def _of_periodics(reading: MetricsReading) -> Iterator[Metric]:
@@ -190,10 +204,18 @@ class JobrunnerCollector(Collector):
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._unread: Mapping[str, str] = {}
 
     def collect(self) -> Iterator[Metric]:
         """Reads the server and yields every metric. Raises ServerError."""
-        return families(take(self._client))
+        reading = take(self._client)
+        if reading.unread.keys() != self._unread.keys():
+            if reading.unread:
+                _log.warning("metrics are incomplete, as a node of the cluster is away", **reading.unread)
+            else:
+                _log.info("metrics are complete again")
+            self._unread = reading.unread
+        return families(reading)
 
     def describe(self) -> list[Metric]:
         """Returns no metrics, so that registering the collector does not read the server."""
@@ -202,9 +224,13 @@ class JobrunnerCollector(Collector):
 
 def render(client: Client) -> bytes:
     """Returns all metrics in Prometheus' text format. Raises ServerError."""
+    return generate_latest(_registry(client))
+
+
+def _registry(client: Client) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(JobrunnerCollector(client))
-    return generate_latest(registry)
+    return registry
 
 
 def metrics_app(client: Client) -> AsgiApp:
@@ -232,7 +258,7 @@ class Scrapes:
     error that took longer, as of a silent server, is served for as long again: those who waited for it get it."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._registry = _registry(client)
         self._lock = threading.Lock()
         self._last = (200, b"")
         self._lasts_until = float("-inf")
@@ -243,7 +269,8 @@ class Scrapes:
             if (began := monotonic()) >= self._lasts_until:
                 rest = _REST
                 try:
-                    self._last = (200, render(self._client))
+                    with waiting_once():
+                        self._last = (200, generate_latest(self._registry))
                 except ServerError as error:
                     self._last, rest = (503, f"{error}\n".encode()), 1
                 took_s = monotonic() - began

@@ -1,22 +1,26 @@
 """Reads the server for a scrape. Scripts count totals in the step that ends a task, so crashes do not distort them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TypeVar
 
 from jobrunner.broker.call import in_slices
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.records import TOO_MANY, PeriodicRecord, WorkerRecord
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import NO_ANSWER, JobrunnerError
 from jobrunner.inspector.lag import StationLag, lags_of
-from jobrunner.inspector.shards import EndTotals, end_totals
+from jobrunner.inspector.shards import EndTotals, end_totals, known_queues
 from jobrunner.inspector.snapshot import QueueView, leader, queue_views, server_facts
 from jobrunner.inspector.stats import StatsTotal, each
 from jobrunner.inspector.stats_types import Timings
 from jobrunner.inspector.streams import StreamProgress, read_streams
 
+T = TypeVar("T")
+PARTS = ("queues", "workers", "stats", "leader", "periodic", "streams")
+"""The parts of a reading. On a cluster each may be on a node of its own."""
 UNKNOWN = "unknown"
 """The type label of all types beyond the limit."""
 _MOST = (100, 50, 20, 10, 5, 2, 1)
@@ -57,12 +61,31 @@ class MetricsReading:
     leader: str | None
     periodics: list[PeriodicRecord]
     server: ServerFacts | None
+    is_list_unread: bool
+    """Whether the list of queues cannot be read, so that there may be others than those known here."""
+    unread: Mapping[str, str]
+    """The parts that cannot be read, wholly or partly, as the node of a cluster that has them is away, each with the
+    error. They are empty here, and have no series: zeros would look like a reset of counters, or fire alerts."""
 
 
 def take(client: Client) -> MetricsReading:
-    """Takes a reading, in a handful of round trips and four for each 500 queues. Raises ServerError."""
-    names = client.queues()
-    workers = client.workers()
+    """Takes a reading, in a handful of round trips and four for each 500 queues. Raises ServerError; on a cluster only
+    when no node answers."""
+    unread: dict[str, str] = {}
+
+    def part(name: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except NO_ANSWER as error:
+            if broker_of(client).is_away(error):
+                raise
+            unread[name] = str(error)
+            return otherwise
+
+    unlisted: dict[str, str] = {}
+    names = known_queues(client, unlisted)
+    nothing: list[WorkerRecord] = []
+    workers = part("workers", client.workers, nothing)
     served = {queue for worker in workers for queue in worker.queues}
     shown = sorted(names, key=lambda name: (name not in served, name))[:MOST_QUEUES]
     totals = {
@@ -71,10 +94,15 @@ def take(client: Client) -> MetricsReading:
         for name, one in zip(some, end_totals(client, some), strict=True)
     }
     views = queue_views(client, workers, names)
+    for problem in (*unlisted.values(), *(one.problem for one in views if one.problem)):
+        unread.setdefault("queues", problem)
     queues = [one for one in views if one.name in totals]
     others = [one for one in views if one.name not in totals]
     known = {one.name: _known(workers, one.name) for one in queues}
-    measured, round_trip, most = _measured(_totals(client, {one.name for one in others}), known)
+    left_out = {one.name for one in others}
+    nothing_counted: dict[str, str] = {}
+    counts = part("stats", lambda: _totals(client, left_out), nothing_counted)
+    measured, round_trip, most = _measured(counts, known)
     stations = {queue: measured.pop((queue, type_)) for queue, type_ in list(measured) if type_ == "-"}
     begins = sum(map(len, known.values())) <= _MOST_ZEROS
     ended = [
@@ -88,18 +116,21 @@ def take(client: Client) -> MetricsReading:
         ended={key: by for some in ended for key, by in some.items()},
         measured=measured,
         stations=stations,
-        lags=_lags(client, [one for one in queues if "/" in one.name], workers),
-        streams=read_streams(client),
+        lags=[] if {"stats", "workers"} & unread.keys() else part("stats", lambda: _lags(client, queues, workers), []),
+        streams=part("streams", lambda: read_streams(client), []),
         round_trip=round_trip,
         workers=workers,
-        leader=leader(client),
-        periodics=client.periodics(),
+        leader=part("leader", lambda: leader(client), None),
+        periodics=part("periodic", client.periodics, []),
         server=server_facts(client),
+        is_list_unread=bool(unlisted),
+        unread=unread,
     )
 
 
-def _lags(client: Client, views: list[QueueView], workers: list[WorkerRecord]) -> list[StationLag]:
-    some = sorted(views, key=lambda one: not (one.workers or one.open))[:_MOST_LAGS]
+def _lags(client: Client, queues: list[QueueView], workers: list[WorkerRecord]) -> list[StationLag]:
+    of_pipelines = [one for one in queues if "/" in one.name]
+    some = sorted(of_pipelines, key=lambda one: not (one.workers or one.open))[:_MOST_LAGS]
     return lags_of(client, some, workers) if some else []
 
 

@@ -49,7 +49,8 @@ def of_stations(reading: MetricsReading) -> Iterator[Metric]:
     )  # fmt: skip
     for lag in reading.lags:
         drain.add_metric((lag.queue,), math.inf if lag.drain_s is None else lag.drain_s)
-        wanted.add_metric((lag.queue,), lag.suggested_workers)
+        if lag.suggested_workers is not None:
+            wanted.add_metric((lag.queue,), lag.suggested_workers)
     yield from (drain, wanted)
 
 

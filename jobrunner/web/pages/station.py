@@ -10,7 +10,7 @@ from jobrunner.clock import from_ms
 from jobrunner.etl.graph import QueueNode
 from jobrunner.inspector.batches import BatchRecord, recent_batches, stopped_by
 from jobrunner.inspector.lag import read_lags
-from jobrunner.inspector.stats import series
+from jobrunner.inspector.stats import read_window, series_of
 from jobrunner.inspector.stats_types import StatsSeries
 from jobrunner.web.errors import NotThere
 from jobrunner.web.pages.queues import shown_settings
@@ -35,7 +35,7 @@ def _station(context: Context) -> tuple[str, Values]:
         raise NotThere(f"pipeline {pipeline!r} has no station {short!r}: see its page for those it has")
     queue, batches = context.client.queue(name), recent_batches(context.client, name)
     view = next((one for one in seen.look.queues if one.name == name), None)
-    found = series(context.client, since=_HOUR, queue=name)
+    found = series_of(read_window(context.client, _HOUR, "minute", name, may_lack=True))
     return "station.html", {
         "nav": seen.nav,
         "alerts": seen.alerts,

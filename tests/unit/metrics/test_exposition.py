@@ -199,8 +199,10 @@ def test_any_asgi_server_serves_it(client: Client) -> None:
 class Away:
     """A client whose server is away."""
 
-    def queues(self) -> list[str]:
-        raise ServerUnavailable("no answer from redis://…")
+    _keys = Keys("t")
+
+    def is_away(self, _: Exception) -> bool:
+        return True
 
     @property
     def _broker(self) -> "Away":
@@ -208,6 +210,8 @@ class Away:
 
     def run(self, _: Any) -> None:
         raise ServerUnavailable("no answer from redis://…")
+
+    run_many = run
 
 
 def get(url: str) -> tuple[int, bytes]:

@@ -71,10 +71,10 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.takes_s, self.count = 100.0, 1.0, 0
         self.error: Exception | None = None
-        monkeypatch.setattr(exposition, "render", self.render)
+        monkeypatch.setattr(exposition, "generate_latest", self.render)
         monkeypatch.setattr(exposition, "monotonic", lambda: self.now)
 
-    def render(self, _client: Client) -> bytes:
+    def render(self, _registry: object) -> bytes:
         self.now += self.takes_s
         self.count += 1
         if self.error is not None:

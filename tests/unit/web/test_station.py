@@ -5,10 +5,12 @@ import re
 
 import pytest
 
+from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import batch_log
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.jobs.batch_record import BatchRecord, write_record
+from tests.support.absent_node import take_away
 from tests.support.registries import forget_pipelines
 
 JSON = {"accept": "application/json"}
@@ -102,3 +104,17 @@ def test_a_pipeline_with_partitions_is_shown_as_a_whole_and_its_items_are_found(
     assert (listed.status_code, client.queue("flights/clean").counts()["waiting"]) == (200, 61)
     for link in set(re.findall(r'href="(/(?:queues|tasks|pipelines)[^"#]*)"', page.text)):
         assert browse().get(html.unescape(link)).status_code == 200, link
+
+
+def test_a_station_is_shown_while_the_node_of_the_statistics_is_away(browse, client, flights, monkeypatch):
+    """Its page was an error, though its queue and its batches are on other nodes."""
+    note(client, BatchRecord(id="b1", outcome="decided", attempt=1, began_ms=1e12, items=20_000, run_s=4.0))
+    monkeypatch.setattr(Broker, "is_away", lambda *_: False)
+    take_away(broker_of(client), monkeypatch, lambda key: b"{/stats}" in key)
+
+    page = browse().get("/pipelines/flights/clean")
+    assert page.status_code == 200, page.text
+    assert "the statistics cannot be read" in page.text
+    assert "nothing left in 5 min" not in page.text
+    lag = browse().get("/pipelines/flights/clean", headers=JSON).json()["lag"]
+    assert (lag["waiting"], lag["throughput_per_s"], lag["suggested_workers"]) == (1, None, None)
