@@ -91,7 +91,11 @@ def exit_with(code: int) -> NoReturn:
     if _farewells:
         end = threading.Timer(min(_farewells), os._exit, (code,))
         end.daemon = True
-        end.start()
+        try:
+            end.start()
+        except RuntimeError:  # the command ended for want of threads; a handler has to wait for calls into C
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(code))
+            signal.setitimer(signal.ITIMER_REAL, max(min(_farewells), 0.001))
     sys.exit(code)
 
 
