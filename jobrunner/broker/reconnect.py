@@ -1,5 +1,7 @@
 """The policy of drivers for failed connections: how long to retry, which calls to send again, which error to raise."""
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +28,7 @@ from jobrunner.errors import OutcomeUnknown, ServerError, ServerUnavailable
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 _FULL = "max number of clients"
+_NO_DESCRIPTOR = os.strerror(errno.EMFILE)
 _HUNG_UP = ("closed by server", "reset by peer", "EOF occurred")
 _NO_TLS = ("Timeout connecting", "WRONG_VERSION_NUMBER")
 GIVEN_UP: ContextVar[set[Any] | None] = ContextVar("given_up", default=None)
@@ -90,6 +93,11 @@ def _unavailable(server: object, error: Exception) -> str:
     told = str(error).removesuffix(".")
     if _FULL in told:
         return f"the server at {server} takes no more connections: {told}; raise its maxclients, or end some clients"
+    if _NO_DESCRIPTOR in told:
+        return (
+            f"this process has no file descriptor for a connection to {server}: {told}; find what keeps files and "
+            "sockets open, or raise its limit (ulimit -n)"
+        )
     if isinstance(error, BusyLoadingError):
         return f"the server at {server} does not answer yet: {told}; wait until it has ended that"
     return f"no server at {server}: {told}; start it, or name another with --url or JOBRUNNER_URL{_tls(server, told)}"

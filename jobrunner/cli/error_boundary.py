@@ -102,7 +102,18 @@ def _message(error: Exception) -> str:
         return str(error)
     if _has_no_room(error):
         return f"{error}: there is no room for the output, or for a file of this command; make room and run it again"
+    if remedy := _remedy_of_limit(error):
+        return f"{error}; {remedy}"
     return f"{type(error).__name__}: {error}; this was not foreseen, --debug shows where it happened"
+
+
+def _remedy_of_limit(error: Exception) -> str:
+    """What to do where the system gives this process no more of what it needs; '' for another error."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit on open files (ulimit -n)"
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "raise the limit on threads (ulimit -u, the pids of a container)"
+    return ""
 
 
 def _has_no_room(error: Exception) -> bool:

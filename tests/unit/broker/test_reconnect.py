@@ -65,6 +65,10 @@ def test_an_error_that_ends_with_a_full_stop_is_one_sentence_with_the_remedy(tim
     [
         (RedisConnectionError("max number of clients reached"), "the server at here takes no more connections: max"),
         (BusyLoadingError("it is loading"), "the server at here does not answer yet: it is loading; wait"),
+        (
+            RedisConnectionError("Error 24 connecting to here:6379. Too many open files."),
+            r"^this process has no file descriptor for a connection to here: Error 24 .*files; find .*\(ulimit -n\)$",
+        ),
     ],
 )
 def test_a_server_that_answered_is_not_to_be_started(time, error, told):

@@ -1,5 +1,6 @@
 """Every error is one line on stderr and an exit code."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -85,6 +86,27 @@ def test_with_debug_the_traceback_comes_first(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
     assert lines[-1] == "Error: a name"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            OSError(errno.EMFILE, "Too many open files", "register.lua"),
+            "[Errno 24] Too many open files: 'register.lua'; raise the limit on open files (ulimit -n)",
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            "can't start new thread; raise the limit on threads (ulimit -u, the pids of a container)",
+        ),
+    ],
+)
+def test_a_limit_of_the_system_is_named_with_the_remedy(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded(a_command(error), []) == 1
+
+    assert capsys.readouterr().err == f"Error: {told}\n"
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), click.Abort()])
