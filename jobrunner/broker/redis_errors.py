@@ -63,7 +63,7 @@ class OutOfMemoryError(ResponseError):
 
 
 class ReadOnlyError(ResponseError):
-    """The server is a replica."""
+    """The server is a replica. One whose primary does not answer may refuse reads, too (MASTERDOWN)."""
 
 
 class WritesRefused(ResponseError):
@@ -75,7 +75,7 @@ class TryAgainError(ResponseError):
 
 
 class ClusterDownError(ResponseError):
-    """A cluster serves nothing, or not this slot; or a replica has lost its primary."""
+    """A cluster serves nothing, or not this slot."""
 
 
 class AskError(ResponseError):
@@ -97,7 +97,7 @@ _BY_CODE: dict[str, type[RedisError]] = {
     "BUSY": BusyScriptError,
     "CLUSTERDOWN": ClusterDownError,
     "LOADING": BusyLoadingError,
-    "MASTERDOWN": ClusterDownError,
+    "MASTERDOWN": ReadOnlyError,
     "MISCONF": WritesRefused,
     "MOVED": MovedError,
     "NOAUTH": AuthenticationError,

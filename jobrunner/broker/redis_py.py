@@ -28,6 +28,7 @@ _OURS: dict[type[Exception], type[ours.RedisError]] = {
     theirs.ClusterDownError: ours.ClusterDownError,
     theirs.ConnectionError: ours.RedisConnectionError,
     theirs.InvalidResponse: ours.InvalidResponse,
+    theirs.MasterDownError: ours.ReadOnlyError,
     theirs.MovedError: ours.MovedError,
     theirs.NoPermissionError: ours.NoPermissionError,
     theirs.NoScriptError: ours.NoScriptError,

@@ -124,6 +124,8 @@ def test_what_cannot_be_read_is_told_with_its_key(read):
                        "The user executing the script can't run this command or subcommand"),
          ServerRefused, "refused this user: .* check user, password and ACL"),
         (ReadOnlyError("READONLY"), ServerRefused, "READONLY"),
+        (error_of_reply("MASTERDOWN Link with MASTER is down"), ServerRefused,
+         "is a replica and takes no writes: Link with MASTER is down; the URL must lead to its primary"),
         (ResponseError(f"Error running script (call to f_{'0' * 40}): @user_script:9: @user_script: 9: "
                        "-OOM command not allowed when used memory > 'maxmemory'."), ServerFull, "maxmemory"),
         (error_of_reply("MISCONF Errors writing to the AOF file: No space left on device"), ServerRefused,
