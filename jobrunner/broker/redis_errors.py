@@ -171,7 +171,7 @@ def server_error(
     the call, where it is denied. `server` is named where the connection was refused: then the URL is wrong, and may
     come from several places."""
     reply = str(error).split("\n")[0]
-    text = reply.removesuffix(".") if script is None else readable_error(script, reply)
+    text = (reply if script is None else readable_error(script, reply)).removesuffix(".")
     who = "the server" if server is None else f"the server at {server}"
     if isinstance(error, OutOfMemoryError) or _FULL in reply:
         return ServerFull(f"the server is at its maxmemory and took nothing: {text}; free memory or raise maxmemory")

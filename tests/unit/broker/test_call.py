@@ -150,6 +150,13 @@ def test_an_error_of_the_server_has_its_class_and_says_what_to_do_in_one_line(re
         raise error
 
 
+@pytest.mark.parametrize("script", [None, PURGE.script], ids=["command", "script"])
+def test_no_full_stop_of_the_server_comes_before_the_remedy(script):
+    replica = error_of_reply("READONLY You can't write against a read only replica.")
+
+    assert str(server_error(replica, script)).endswith("a read only replica; the URL must lead to its primary")
+
+
 @pytest.mark.parametrize(
     ("call", "named"),
     [
