@@ -187,6 +187,15 @@ def announce(keys: Keys, worker_id: str, description: Mapping[str, Arg], *, ttl_
     return _announce.with_keys(picked, rest=words, id=worker_id, ttl_ms=ttl_ms)
 
 
+def heartbeats(keys: Keys, most: int) -> Call[list[tuple[str, float]]]:
+    """The last heartbeats of at most `most` workers, the latest first, Unix ms. The list also has, for a day, workers
+    that ended without a stop, until a leader reports them as lost."""
+    return command(
+        "ZREVRANGE", keys.workers, 0, most - 1, "WITHSCORES",
+        read=lambda reply: [(text(one), float(at)) for one, at in zip(reply[::2], reply[1::2], strict=True)],
+    )  # fmt: skip
+
+
 def retire(keys: Keys, worker_id: str) -> list[Call[Any]]:
     """Removes a worker from the list of workers, with its commands."""
     return [

@@ -17,7 +17,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.call import Call, command
-from jobrunner.broker.calls.server import ServerFacts
+from jobrunner.broker.calls.leader import heartbeats
+from jobrunner.broker.calls.server import ServerFacts, server_time
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
@@ -25,6 +26,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
 from jobrunner.errors import NO_ANSWER, JobrunnerError, ServerUnavailable
+from jobrunner.formatting import counted, duration
 from jobrunner.inspector.attempts import stray_leases
 from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.attention import (
@@ -47,6 +49,9 @@ from jobrunner.jobs.declared_queues import cap_advice
 
 _UNREAD = "cannot be read"
 _ALIVE_MS = 60_000
+_SILENT_MS = 15_000
+"""More than the ten seconds between heartbeats: a worker that starts during the checks is not silent."""
+_SILENT_COUNTED = 100
 _LOOKS_FOR_S = 0.3
 _NAMES_AT_ONCE = 1000
 _QUEUES_COUNTED = 100
@@ -187,12 +192,25 @@ def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None
     return frozenset(one for types in serving for one in types or ())
 
 
-def no_worker_check(url: str) -> Check:
-    """The check result for a server without workers. With an embedded server they may run in another folder."""
+def no_worker_check(url: str, silent: Sequence[tuple[str, float]] = ()) -> Check:
+    """The check result for a server without workers. With an embedded server they may run in another folder. `silent`:
+    workers whose heartbeats ended without a stop, and the seconds since the last one."""
+    if silent:
+        worker, since_s = silent[0]
+        others = f", nor of {counted(len(silent) - 1, 'other')}" if silent[1:] else ""
+        found = f"none; {worker} did not stop, and there is no heartbeat of it for {duration(since_s)}{others}"
+        return warn("workers", found, "look whether it was killed, is suspended or cut off; jobrunner work MODULE")
     if url.startswith("embedded:"):
         advice = "jobrunner work MODULE, in this folder: without a URL each folder has a server of its own"
         return warn("workers", "none on the server of this folder", advice)
     return warn("workers", "none", "jobrunner work MODULE")
+
+
+def _silent_workers(client: Client) -> list[tuple[str, float]]:
+    """The workers of the last day whose heartbeats ended without a stop, the last first. While a worker leads, it takes
+    them off the list."""
+    heard, now_ms = broker_of(client).run_many([heartbeats(keys_of(client), most=_SILENT_COUNTED), server_time()])
+    return [(worker, (now_ms - at_ms) / 1000) for worker, at_ms in heard if now_ms - at_ms > _SILENT_MS]
 
 
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
@@ -201,7 +219,8 @@ def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Ch
     workers: list[WorkerRecord] | None = None
     try:
         workers = client.workers()
-        yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url)
+        silent = [] if workers else _silent_workers(client)
+        yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url, silent)
         if workers:
             yield leader_check(leader(client))
         yield from foremost(problem_checks(workers))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases, queues
+from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.inspector.doctor.workload import (
     OtherPrefix,
@@ -44,6 +45,24 @@ def test_of_an_embedded_server_without_workers_it_is_said_that_each_folder_has_i
         check = no_worker_check(url)
         assert (check.verdict, check.found) == ("warn", "none on the server of this folder")
         assert check.advice.endswith("in this folder: without a URL each folder has a server of its own")
+
+
+def test_a_worker_that_is_suspended_or_was_cut_off_is_named_where_no_other_works(
+    client: Client, raw: Any, keys: Any
+) -> None:
+    """Nothing told it from a server that never had a worker, as no leader is left that would report it."""
+    now_ms = broker_of(client).run(server_time())
+    announce(client, "vm.1.a", queues="mail")
+    announce(client, "vm.2.b", queues="mail")
+    raw.delete(keys.worker("vm.1.a"), keys.worker("vm.2.b"))  # as they expire
+    raw.zadd(keys.workers, {"vm.1.a": now_ms - 100_000, "vm.2.b": now_ms - 185_000})
+
+    found = warned(client)["workers"]
+    assert found.startswith("none; vm.1.a did not stop, and there is no heartbeat of it for 1 min 4")
+    assert found.endswith(", nor of 1 other")
+
+    raw.zrem(keys.workers, "vm.1.a", "vm.2.b")
+    assert warned(client)["workers"] == "none"
 
 
 def test_workers_without_a_leader_are_worth_a_look(client: Client) -> None:
