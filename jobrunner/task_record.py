@@ -44,6 +44,7 @@ class TaskRecord:
     error: str
     payload: bytes = field(repr=False)
     result: bytes | None = field(repr=False, default=None)
+    """None where there is none: before the end, of a job that returned nothing, of a task that was cancelled."""
     fields: Mapping[str, bytes] = field(repr=False, default_factory=dict)
     """Every field of the hash, also fields of a newer version."""
     unread: EncryptionError | PayloadStoreError | ValueError | None = field(repr=False, default=None)
@@ -108,7 +109,7 @@ def read_record(state: str, score: str, fields: Mapping[str, bytes], *, tag: str
         priority=whole_number(_text(fields, "priority"), 1),
         error=_text(fields, "error"),
         payload=fields.get("payload", b""),
-        result=fields.get("result"),
+        result=fields.get("result") or None,  # a task that was cancelled ends with an empty one
         fields=fields,
         tag=tag,
     )

@@ -165,7 +165,7 @@ def decrypted_record(
     return replace(
         record,
         payload=found.get("payload", b""),
-        result=found.get("result"),
+        result=found.get("result") or None,
         fields=found,
         unread=unread,
         after=after,

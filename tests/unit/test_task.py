@@ -182,3 +182,12 @@ def test_a_derived_id_is_the_same_in_every_version() -> None:
     """Retries may run under another version of this package than the first try did."""
     assert derived_id("0123456789abcdef0123456789ab-orders", 1, "orders") == "0123456789abcdefb7e1d6e7bced-orders"
     assert derived_id("mine", 0, "orders") == "22f2324523e39ba9278728ab8c72-orders"
+
+
+@pytest.mark.parametrize(("stored", "read"), [({}, None), ({"result": b""}, None), ({"result": b"3"}, b"3")])
+def test_a_record_without_a_result_has_none_as_with_inline(stored: dict[str, bytes], read: bytes | None) -> None:
+    """Scripts end a cancelled task with an empty one."""
+    record = read_record("cancelled", "0", {"id": b"1-mail"} | stored)
+
+    assert record is not None
+    assert record.result == read
