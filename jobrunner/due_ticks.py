@@ -58,6 +58,13 @@ def parse_catch_up(value: object) -> CatchUp:
     raise InvalidOption(f"catch_up is {describe(value)}; give 'none', 'last' or a number from 1 to {MAX_CATCH_UP}")
 
 
+def parse_overlap(value: object) -> str:
+    """Returns `value` if it is "skip" or "allow"; else raises InvalidOption."""
+    if value == "skip" or value == "allow":
+        return value
+    raise InvalidOption(f"overlap={describe(value)}: choose 'skip' or 'allow'")
+
+
 def last_tick_at(schedule: Schedule, later: datetime, now: datetime) -> datetime:
     """The last tick at or before `now` of a schedule whose recorded tick `later` is in the future. The grid of an
     `Every` stays as it was."""

@@ -23,7 +23,9 @@ KINDS: dict[str, str] = {
     "queue_deleted": "a queue was deleted; count of its tasks",
     "dead_requeued": "dead tasks were requeued; count",
     "periodic_reanchored": "the last tick of a periodic job was ahead of the server's clock; ahead_s",
-    "periodic_changed": "workers brought another schedule of a periodic job; schedule",
+    "periodic_changed": "workers or a program brought another schedule of a periodic job; schedule",
+    "periodic_added": "a periodic job was added or replaced at run time; schedule",
+    "periodic_removed": "a periodic job that was added at run time was removed",
     "periodic_enabled": "a periodic job was enabled",
     "periodic_disabled": "a periodic job was disabled",
 }

@@ -1,15 +1,16 @@
-"""The published form of a periodic job: its schedule, and the task of a tick.
+"""The stored form of a periodic job: its schedule, and the task of a tick.
 
 Workers publish the jobs that they know, and the leader fires published jobs, so it may fire jobs whose code it lacks.
+Programs add others at run time, which stay until they are removed.
 """
 
 import hashlib
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from jobrunner.due_ticks import CatchUp, parse_catch_up
-from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption
+from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_payload
 from jobrunner.errors import JobrunnerError
 from jobrunner.schedule import Schedule, parse_spec
 from jobrunner.task import Task
@@ -43,6 +44,16 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
     the format."""
 
     @property
+    def job(self) -> str:
+        """The name of the job that its tasks run."""
+        return self.name
+
+    @property
+    def state(self) -> str:
+        """The name of its state on the server: last tick, counts, whether it is disabled."""
+        return self.name
+
+    @property
     def signed_context(self) -> EncryptionContext:
         """The context that the signature covers."""
         return EncryptionContext(self.name, self.name, "", self.queue)
@@ -70,12 +81,65 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
         )
 
 
+class AddedDefinition(PeriodicDefinition, kw_only=True):
+    """The definition of a periodic job that a program added at run time. With keys, its payload is encrypted or signed,
+    as that of a task."""
+
+    runs: str
+    """The name of the job that its tasks run."""
+    generation: str
+    """Differs each time that the name is added anew, so that a leader that has not heard of a removal yet fires a tick
+    of what was removed, which is disabled, and none of its successor."""
+    headers: bytes | None = None
+    encoding: str = ""
+
+    @property
+    def job(self) -> str:
+        """The name of the job that its tasks run."""
+        return self.runs
+
+    @property
+    def state(self) -> str:
+        """The name of its state on the server. No published job has it, as names have no `@`."""
+        return f"{self.name}@{self.generation}"
+
+    @property
+    def payload_context(self) -> EncryptionContext:
+        """The context that its payload is bound to."""
+        return EncryptionContext(self.state, self.runs, "", self.queue, self.headers or b"")
+
+    def task(self, task_id: str, encryption: PayloadEncryption | None) -> Task:
+        """The task of one run. Raises EncryptionError for a payload that cannot be read, or is plain although keys are
+        required."""
+        payload = decrypt_payload(encryption, self.payload, self.encoding.encode(), self.payload_context)
+        return Task(
+            id=task_id,
+            queue=self.queue,
+            type=self.runs,
+            payload=payload.raw,
+            headers=self.headers,
+            **{option: getattr(self, option) for option in OF_ITS_TASKS},
+        )
+
+
+D = TypeVar("D", bound=PeriodicDefinition)
+
+
 def read_definition(raw: bytes) -> PeriodicDefinition | None:
     """Decodes a published definition; None for a damaged definition."""
+    return _read(raw, PeriodicDefinition)
+
+
+def read_added(raw: bytes) -> AddedDefinition | None:
+    """Decodes the definition of a periodic job that was added at run time; None for a damaged definition."""
+    return _read(raw, AddedDefinition)
+
+
+def _read(raw: bytes, kind: type[D]) -> D | None:
     try:
-        definition: Any = msgspec.json.decode(raw, type=PeriodicDefinition)
+        definition = msgspec.json.decode(raw, type=kind)
         definition.parsed()
         parse_catch_up(definition.catch_up)
     except (msgspec.MsgspecError, JobrunnerError, ValueError):
         return None
-    return definition  # type: ignore[no-any-return]
+    return definition

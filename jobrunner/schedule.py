@@ -181,6 +181,19 @@ class Cron:
 Schedule = Every | Cron
 
 
+def schedule_of(every: timedelta | float | None, cron: str | None, tz: str | None) -> Schedule:
+    """The schedule of the options of a periodic job. Raises InvalidOption when these do not make one."""
+    if (every is None) == (cron is None):
+        given = ", ".join(name for name, value in (("every", every), ("cron", cron), ("tz", tz)) if value is not None)
+        raise InvalidOption(f"options {given or 'none'}: a periodic job takes either every=… or cron=…")
+    if every is None:
+        assert cron is not None
+        return Cron(cron, "UTC" if tz is None else tz)
+    if tz is not None:
+        raise InvalidOption(f"tz={describe(tz)} goes with cron=…; every=… has no time zone")
+    return Every(every)
+
+
 def parse_spec(spec: Mapping[str, object]) -> Schedule:
     """Rebuilds a schedule from its `spec()`; raises InvalidOption when it is not one."""
     match spec:

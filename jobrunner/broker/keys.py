@@ -81,6 +81,7 @@ key                                  type   content
 ``P:{/}:periodics:queues``           hash   name → the queue that has the state of the job; it is moved with the job
 ``P:pipelines``                      hash   name → the graph of a pipeline, JSON, as the last program using it has it
 ``P:{/}:redact``                     set    names of parameters that pages and commands hide
+``P:{/}:periodics:added``            hash   name → definition of a periodic job that was added at run time, JSON
 ``P:{/}:periodics:version``          string counts changes of definitions, so that the leader knows when to read them
 ``P:job:<type>``                     hash   metadata shared by all runs of a job
 ``P:{/}:workers``                    zset   worker id → last heartbeat, Unix ms
@@ -289,6 +290,7 @@ class Keys:
         self.periodics = shared + b"periodics"
         self.periodics_seen = shared + b"periodics:seen"
         self.periodics_version = shared + b"periodics:version"
+        self.periodics_added = shared + b"periodics:added"
         self.periodics_deployed = shared + b"periodics:deployed"
         self.periodics_queues = shared + b"periodics:queues"
         self.redact = shared + b"redact"

@@ -99,7 +99,7 @@ def enqueue(
     type, else as text. A --queue that neither exists nor is declared is refused, unless --create is given: no worker
     would take the task.
     """
-    definition = _job(name, modules_or_configured(modules))
+    definition = named_job(name, modules_or_configured(modules))
     options = EnqueueOptions(
         in_=in_, at=at, priority=priority, queue=queue, id=task_id, expires_in=expires_in, max_attempts=max_attempts,
         timeout=timeout, result_ttl=result_ttl, headers=read_headers(headers),
@@ -116,7 +116,7 @@ def enqueue(
         echo(sent.id)
 
 
-def _job(name: str, modules: tuple[str, ...]) -> JobDefinition:
+def named_job(name: str, modules: tuple[str, ...]) -> JobDefinition:
     """The job of that name, or the job at MODULE.NAME. Raises UnknownJob, ModuleNotLoadable."""
     load_modules(modules)
     module, _, attribute = name.rpartition(".")

@@ -144,12 +144,15 @@ def periodic_table(periodics: list[PeriodicRecord], *, wide: bool = False) -> st
     """One row per periodic job; empty without them."""
     is_wide = prints_all_columns(wide=wide)
     more = ("FIRED", "SKIPPED") if is_wide else ()
-    columns = ("PERIODIC JOB", "LAST", "NEXT", *more, "QUEUE", "SCHEDULE")
+    of_jobs = ("JOB",) if any(job.added for job in periodics) else ()  # others have the name of their job
+    columns = ("PERIODIC JOB", "LAST", "NEXT", *more, "QUEUE", *of_jobs, "SCHEDULE")
     rows = [
         (
             *(job.name, when(job.last), _next_of(job)),
             *((job.fired, job.skipped) if is_wide else ()),
-            *(job.queue, job.schedule),
+            job.queue,
+            *((job.job,) if of_jobs else ()),
+            job.schedule,
         )
         for job in periodics
     ]

@@ -94,8 +94,13 @@ def worker_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 def periodic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Suggests periodic jobs that workers published."""
-    return _offered(lambda: _asked(ctx, "HKEYS", "periodics"), incomplete)
+    """Suggests periodic jobs that workers published, and those that were added at run time."""
+    return _offered(lambda: [*_asked(ctx, "HKEYS", "periodics"), *_asked(ctx, "HKEYS", "periodics_added")], incomplete)
+
+
+def added_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Suggests periodic jobs that were added at run time."""
+    return _offered(lambda: _asked(ctx, "HKEYS", "periodics_added"), incomplete)
 
 
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

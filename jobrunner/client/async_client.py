@@ -12,6 +12,7 @@ from jobrunner.broker.calls.queues import QueueCounts
 from jobrunner.broker.calls.server import add_redacted_names, confirmation
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys
+from jobrunner.client.added_periodics import PeriodicCall, add, definition_of, remove
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.buffer import buffer_of, prepare, send_or_keep
 from jobrunner.client.client import Client, broker_of
@@ -33,6 +34,7 @@ from jobrunner.client.records import (
 )
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import AsyncTaskHandle
+from jobrunner.due_ticks import CatchUp
 from jobrunner.errors import JobrunnerError
 from jobrunner.events import Event
 from jobrunner.middleware import stack_of
@@ -136,6 +138,29 @@ class AsyncClient:
     async def disable_periodic(self, name: str) -> None:
         """As Client.disable_periodic."""
         await run_operation_async(self._broker, switch(self._keys, name, enabled=False))
+
+    @checks_options
+    async def add_periodic(
+        self,
+        name: str,
+        call: PeriodicCall,
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
+        catch_up: CatchUp = "last",
+        overlap: str = "skip",
+        jitter: Duration = 0,
+    ) -> None:
+        """As Client.add_periodic."""
+        definition = definition_of(
+            name, call, every=every, cron=cron, tz=tz, catch_up=catch_up, overlap=overlap, jitter=jitter
+        )
+        await run_operation_async(self._broker, add(self._keys, self._encryption, definition))
+
+    async def remove_periodic(self, name: str) -> None:
+        """As Client.remove_periodic."""
+        await run_operation_async(self._broker, remove(self._keys, name))
 
     async def stats(self) -> dict[str, QueueCounts]:
         """As Client.stats."""

@@ -39,9 +39,11 @@ from jobrunner.task import Task, check_size
 
 if TYPE_CHECKING:
     from jobrunner.broker.calls.queues import QueueCounts
+    from jobrunner.client.added_periodics import PeriodicCall
     from jobrunner.client.operations.flow import FlowProgress
     from jobrunner.client.queue import Queue
     from jobrunner.client.records import PeriodicRecord, WorkerRecord
+    from jobrunner.due_ticks import CatchUp
     from jobrunner.events import Event
 
 
@@ -154,7 +156,7 @@ class Client:
         return run_operation(self._broker, read_workers(self._keys))
 
     def periodics(self) -> "list[PeriodicRecord]":
-        """The periodic jobs that workers published, by name, with their last and next ticks."""
+        """The periodic jobs that workers published or programs added, by name, with their last and next ticks."""
         from jobrunner.client.records import read_periodics
 
         return run_operation(self._broker, read_periodics(self._keys))
@@ -171,6 +173,43 @@ class Client:
         from jobrunner.client.periodic_state import switch
 
         run_operation(self._broker, switch(self._keys, name, enabled=False))
+
+    @checks_options
+    def add_periodic(
+        self,
+        name: str,
+        call: "PeriodicCall",
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        tz: str | None = None,
+        catch_up: "CatchUp" = "last",
+        overlap: str = "skip",
+        jitter: Duration = 0,
+    ) -> None:
+        """Adds a periodic job at run time, or replaces the one of that name. It stays until it is removed.
+
+        `call` is a job with its parameters, `SendReport(customer="acme")` or `send_report.bind("acme")`, also with
+        options by `using`, except id, in_, at and wait. The other options are those of `@job`. Equal calls change
+        nothing, so each process of an application may make them when it starts.
+
+        Raises InvalidOption, also for a `call` of a unique job; InvalidName, also for the name of a periodic job that
+        is declared in code; UsageError for what is no job with its parameters; ParameterError; PayloadTooLarge for
+        parameters above 64 KiB; ServerError, after which the call may be repeated.
+        """
+        from jobrunner.client.added_periodics import add, definition_of
+
+        definition = definition_of(
+            name, call, every=every, cron=cron, tz=tz, catch_up=catch_up, overlap=overlap, jitter=jitter
+        )
+        run_operation(self._broker, add(self._keys, self._encryption, definition))
+
+    def remove_periodic(self, name: str) -> None:
+        """Removes a periodic job that was added at run time. No tick of it fires afterwards; tasks that it enqueued
+        stay. Raises UnknownJob, also for a job that is declared in code."""
+        from jobrunner.client.added_periodics import remove
+
+        run_operation(self._broker, remove(self._keys, name))
 
     def stats(self) -> "dict[str, QueueCounts]":
         """Counts and totals of every queue, by name; one round trip for all queues."""

@@ -14,12 +14,12 @@ from jobrunner.periodic import PeriodicDefinition
 def switch(keys: Keys, name: str, *, enabled: bool) -> Operation[None]:
     """Enables or disables the ticks of a periodic job. Raises UnknownJob."""
     job = yield from published(keys, name)
-    yield from bring_state(keys, job.name, job.queue)
+    yield from bring_state(keys, job.state, job.queue)
     if enabled:
         yield from _pass_ticks(keys, job)
     kind = "periodic_enabled" if enabled else "periodic_disabled"
     yield [
-        leader_calls.enable_periodic(keys.queue(job.queue), job.name, enabled=enabled),
+        leader_calls.enable_periodic(keys.queue(job.queue), job.state, enabled=enabled),
         events.note(keys, kind, queue=job.queue, job=job.name, by=events.who()),
     ]
 
@@ -50,12 +50,12 @@ def _move_state(source: QueueKeys, target: QueueKeys, name: str) -> Operation[No
 def _pass_ticks(keys: Keys, job: PeriodicDefinition) -> Operation[None]:
     """Skips the ticks that passed while a job was disabled, also when no leader ran to record them."""
     queue = keys.queue(job.queue)
-    state, now_ms = yield [leader_calls.periodic_state(queue, job.name), server_time()]
+    state, now_ms = yield [leader_calls.periodic_state(queue, job.state), server_time()]
     last = state.get("last", b"")
     if "disabled" not in state or not 0 < whole(last) < now_ms:  # a damaged value is no tick
         return
     if passed := job.parsed().ticks_between(from_ms(whole(last)), from_ms(now_ms), 1):
         yield [leader_calls.anchor(
-            queue, job.name, expected=last.decode(), to_ms=round(passed[-1].timestamp() * 1000), ahead_ms=None,
+            queue, job.state, expected=last.decode(), to_ms=round(passed[-1].timestamp() * 1000), ahead_ms=None,
             epoch=whole(state.get("epoch")), schedule=job.schedule_digest,
         )]  # fmt: skip

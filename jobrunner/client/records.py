@@ -20,7 +20,7 @@ from jobrunner.clock import from_ms
 from jobrunner.due_ticks import first_tick
 from jobrunner.errors import UnknownJob
 from jobrunner.formatting import describe, listed
-from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
+from jobrunner.periodic import KNOWN_FOR_MS, AddedDefinition, PeriodicDefinition, read_added, read_definition
 from jobrunner.schedule import Schedule
 
 TOO_MANY = "*"
@@ -116,7 +116,7 @@ class PeriodicTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicRecord:
-    """A published periodic job, and the outcomes of its ticks."""
+    """A periodic job, published by workers or added at run time, and the outcomes of its ticks."""
 
     name: str
     queue: str
@@ -133,7 +133,8 @@ class PeriodicRecord:
     catch_up: str | int
     overlap: str
     served: bool
-    """Whether a worker published the job within the last minute; otherwise no tick fires."""
+    """Whether a worker published the job within the last minute, or it was added at run time; otherwise no tick
+    fires."""
     enabled: bool = True
     """Whether ticks fire; False for a disabled job."""
     overdue: bool = False
@@ -143,6 +144,10 @@ class PeriodicRecord:
     problem: str = ""
     """Why the ticks cannot be read, such as a cluster node that is away; the other fields are then those of a job that
     never fired."""
+    job: str = ""
+    """The name of the job that its tasks run; that of the record, unless it was added at run time."""
+    added: bool = False
+    """Whether a program added it at run time (`Client.add_periodic`)."""
 
 
 def read_workers(keys: Keys) -> Operation[list[WorkerRecord]]:
@@ -164,18 +169,36 @@ def command_worker(keys: Keys, worker_id: str, command: WorkerCommand) -> Operat
 
 
 def read_periodics(keys: Keys) -> Operation[list[PeriodicRecord]]:
-    """Returns the published periodic jobs by name, without those with a damaged definition."""
-    published, seen, now_ms = yield [
+    """Returns the periodic jobs by name, without those with a damaged definition."""
+    published, added, seen, now_ms = yield [
         leader_calls.periodics(keys),
+        leader_calls.added_periodics(keys),
         leader_calls.periodics_seen(keys),
         server_time(),
     ]
-    readable = [found for _, raw in sorted(published.items()) if (found := read_definition(raw)) is not None]
-    states = yield EachReply([leader_calls.periodic_state(keys.queue(one.queue), one.name) for one in readable])
+    readable = [one for _, one in sorted(_readable(published, added).items())]
+    states = yield EachReply([leader_calls.periodic_state(keys.queue(one.queue), one.state) for one in readable])
     return [
-        _periodic(one, state, from_ms(now_ms), served=now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS)
+        _periodic(one, state, from_ms(now_ms), served=_is_added(one) or now_ms - seen.get(one.name, 0) <= KNOWN_FOR_MS)
         for one, state in zip(readable, states, strict=True)
     ]
+
+
+def _readable(published: Mapping[str, bytes], added: Mapping[str, bytes]) -> dict[str, PeriodicDefinition]:
+    """The definitions by name, without damaged ones. A job that was added by the name of a published one is left out,
+    as the leader does not fire it."""
+    found: dict[str, PeriodicDefinition] = {}
+    for name, raw in added.items():
+        if name not in published and (one := read_added(raw)) is not None:
+            found[name] = one
+    for name, raw in published.items():
+        if (other := read_definition(raw)) is not None:
+            found[name] = other
+    return found
+
+
+def _is_added(definition: PeriodicDefinition) -> bool:
+    return isinstance(definition, AddedDefinition)
 
 
 def read_stats(keys: Keys) -> Operation[dict[str, QueueCounts]]:
@@ -255,6 +278,8 @@ def _periodic(
         overdue=following < now,
         recent=_ticks(state.get("recent", b"")),
         problem=str(found) if isinstance(found, Exception) else "",
+        job=definition.job,
+        added=_is_added(definition),
     )
 
 
@@ -297,9 +322,10 @@ def whole_queues(keys: Keys) -> Operation[list[str]]:
 
 
 def published(keys: Keys, name: str) -> Operation[PeriodicDefinition]:
-    """Returns the published definition of a periodic job. Raises UnknownJob, which names the known jobs."""
-    found = yield from ask(leader_calls.periodics(keys))
-    readable = {one: definition for one, raw in found.items() if (definition := read_definition(raw)) is not None}
+    """Returns the definition of a periodic job that was published, or added at run time. Raises UnknownJob, which names
+    the known jobs."""
+    found, added = yield [leader_calls.periodics(keys), leader_calls.added_periodics(keys)]
+    readable = _readable(found, added)
     if not isinstance(name, str) or name not in readable:
         raise UnknownJob(f"no periodic job {describe(name)} was published; {_known(sorted(readable))}")
     return readable[name]

@@ -26,7 +26,7 @@ from jobrunner.due_ticks import GRACE, due_ticks, first_tick, jittered, last_tic
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NO_ANSWER
 from jobrunner.logs import SafeLogger
-from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_definition
+from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_added, read_definition
 
 _READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0
@@ -71,25 +71,25 @@ class _LastTicks:
 
     def of(self, definition: PeriodicDefinition) -> Operation[_LastTick]:
         """The last tick of a job."""
-        known = self._known.get(definition.name)
+        known = self._known.get(definition.state)
         if known is None:
-            yield from bring_state(self._keys, definition.name, definition.queue)
+            yield from bring_state(self._keys, definition.state, definition.queue)
             keys = self._keys.queue(definition.queue)
             _, state = yield [
-                leader_calls.keep_periodic_state(keys, definition.name),
-                leader_calls.periodic_state(keys, definition.name),
+                leader_calls.keep_periodic_state(keys, definition.state),
+                leader_calls.periodic_state(keys, definition.state),
             ]
             stored, schedule = _whole(state.get("last", b"")), state.get("schedule", b"").decode(errors="replace")
             if stored and not schedule:  # of a version that did not note it
                 schedule = definition.schedule_digest
-                yield [leader_calls.adopt_schedule(keys, definition.name, schedule)]
+                yield [leader_calls.adopt_schedule(keys, definition.state, schedule)]
             at = from_ms(float(stored)) if stored else None
-            known = self._known[definition.name] = _LastTick(stored, at, schedule)
+            known = self._known[definition.state] = _LastTick(stored, at, schedule)
         return known
 
     def settled(self, definition: PeriodicDefinition, tick: datetime) -> None:
         """This tick is the last one now, as the server has noted."""
-        self._known[definition.name] = _LastTick(str(_ms(tick)), tick, definition.schedule_digest)
+        self._known[definition.state] = _LastTick(str(_ms(tick)), tick, definition.schedule_digest)
 
     def next_is(self, name: str, due_at: datetime) -> None:
         """The tick behind the last one is due then."""
@@ -99,18 +99,18 @@ class _LastTicks:
         """Has the server note when a job without a tick was seen first."""
         keys = self._keys.queue(definition.queue)
         yield [
-            leader_calls.start_periodic(keys, definition.name, _ms(now)),
-            leader_calls.adopt_schedule(keys, definition.name, definition.schedule_digest),
+            leader_calls.start_periodic(keys, definition.state, _ms(now)),
+            leader_calls.adopt_schedule(keys, definition.state, definition.schedule_digest),
         ]
-        self.forget(definition.name)
+        self.forget(definition.state)
 
     def anchor(
         self, definition: PeriodicDefinition, to: datetime, epoch: int, longest_ahead: timedelta | None = None
     ) -> Operation[bool]:  # fmt: skip
         """The ticks go on from `to`; returns whether this leader had them do so."""
-        expected = self._known.pop(definition.name).stored
+        expected = self._known.pop(definition.state).stored
         anchoring = leader_calls.anchor(
-            self._keys.queue(definition.queue), definition.name, expected=expected, to_ms=_ms(to), epoch=epoch,
+            self._keys.queue(definition.queue), definition.state, expected=expected, to_ms=_ms(to), epoch=epoch,
             ahead_ms=None if longest_ahead is None else round(longest_ahead.total_seconds() * 1000),
             schedule=definition.schedule_digest,
         )  # fmt: skip
@@ -179,11 +179,13 @@ class PeriodicTicks:
             raise
         except Exception as error:
             self._complain(definition.name, f"{type(error).__name__}: {error}")
-            self._last.forget(definition.name)
+            self._last.forget(definition.state)
             return _REFUSED_PAUSE_S
 
     def _read_definitions(self, now_ms: float) -> None:
-        published = self._broker.run(leader_calls.periodics(self._keys))
+        published, added = self._broker.run_many(
+            [leader_calls.periodics(self._keys), leader_calls.added_periodics(self._keys)]
+        )
         seen = self._broker.run(leader_calls.periodics_seen(self._keys)) if published else {}
         before, self._definitions = self._definitions, {}
         for name, raw in published.items():
@@ -193,16 +195,24 @@ class PeriodicTicks:
                 self._leave(name, raw)
             if unseen_ms > KNOWN_FOR_MS:
                 continue  # no worker could run it; catch_up decides when one is back
-            definition = read_definition(raw)
-            if definition is not None:
-                self._definitions[name] = definition
-                if before.get(name) != definition:
-                    self._last.forget(name)
-                if name in before and before[name].schedule != definition.schedule:
-                    self._tell_change(definition)
+            self._take(name, read_definition(raw), before.get(name))
+        for name, raw in added.items():
+            if name in published:
+                self._complain(name, "it was added at run time, and a job of this name is declared; add it by another")
             else:
-                self._complain(name, "its definition is damaged")
+                self._take(name, read_added(raw), before.get(name))
         self._read_at = monotonic()
+
+    def _take(self, name: str, definition: PeriodicDefinition | None, before: PeriodicDefinition | None) -> None:
+        """Fires this definition from now on, in place of the one before."""
+        if definition is None:
+            self._complain(name, "its definition is damaged")
+            return
+        self._definitions[name] = definition
+        if before != definition:
+            self._last.forget(definition.state)
+        if before is not None and before.state == definition.state and before.schedule != definition.schedule:
+            self._tell_change(definition)
 
     def _leave(self, name: str, raw: bytes) -> None:
         """The state of a forgotten job expires, unless the job was disabled: it would run again."""
@@ -215,7 +225,7 @@ class PeriodicTicks:
                 self._broker.run(leader_calls.drop_periodic_queue(self._keys, name))
 
     def _tell_change(self, definition: PeriodicDefinition) -> None:
-        """A deploy brought another schedule, or took it back."""
+        """A deploy or a program brought another schedule, or took it back."""
         words = {"queue": definition.queue, "job": definition.name, "schedule": definition.parsed().describe()}
         _log.info("the schedule of a periodic job is another one now", **words)
         self._broker.run(events.note(self._keys, "periodic_changed", **words))
@@ -257,7 +267,7 @@ class PeriodicTicks:
             if word not in _SETTLED:
                 return now + _AFTER_DISPUTE
         due_at = schedule.next_after(due.last)
-        self._last.next_is(definition.name, due_at)
+        self._last.next_is(definition.state, due_at)
         return due_at
 
     def _tell_anchored(self, definition: PeriodicDefinition, ahead: timedelta) -> Operation[None]:
@@ -275,17 +285,17 @@ class PeriodicTicks:
         """Ticks up to `together` are caught up together: they do not keep each other out."""
         tick_ms = _ms(tick)
         keys = self._keys.queue(definition.queue)
-        task = definition.task(tick_id(definition.name, tick_ms, keys.tag), self._encryption)
+        task = definition.task(tick_id(definition.state, tick_ms, keys.tag), self._encryption)
         if self._encryption is not None:
             task = encrypted_task(self._encryption, keys, task)
         fields: list[Arg] = ["type", task.type, "queue", task.queue, "payload", task.payload]
         word = yield from ask(
             leader_calls.fire(
                 keys,
-                definition.name,
+                definition.state,
                 expected=expected,
                 tick_ms=tick_ms,
-                due_ms=jittered(tick, definition.jitter, definition.name).timestamp() * 1000,
+                due_ms=jittered(tick, definition.jitter, definition.state).timestamp() * 1000,
                 epoch=epoch,
                 task_id=task.id,
                 priority=1 if definition.priority is None else definition.priority,
@@ -298,7 +308,7 @@ class PeriodicTicks:
         if word in _SETTLED:
             self._last.settled(definition, tick)
         else:
-            self._last.forget(definition.name)
+            self._last.forget(definition.state)
         return word
 
 

@@ -63,7 +63,7 @@ def job_views(
     options = {place: one.options for place, one in jobs.items()}
     schedules = {place: one.periodic.schedule.describe() for place, one in jobs.items() if one.periodic is not None}
     published: list[PeriodicRecord] = or_noted(client, client.periodics, [], "periodic jobs", told)
-    schedules |= {(one.name, one.queue): one.schedule for one in published}  # the schedule in force, if any
+    schedules |= _in_force(published)
     totals = _totals(client, {} if unread is None else unread)
     window = read_window(client, _HOUR, "minute", may_lack=True)
     lately = {(one.type, one.queue): one for one in jobs_of(window) if one.type}
@@ -83,6 +83,14 @@ def job_views(
         )
         for name, queue in sorted(places, key=lambda place: (place[0], place[1] or ""))
     ]
+
+
+def _in_force(periodics: Iterable[PeriodicRecord]) -> dict[tuple[str, str], str]:
+    """The schedules in force by job and queue; of several that were added at run time, their number."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in periodics:
+        found.setdefault((one.job, one.queue), []).append(one.schedule)
+    return {place: words[0] if len(words) == 1 else f"{len(words)} schedules" for place, words in found.items()}
 
 
 def _totals(client: Client, unread: dict[str, str]) -> dict[tuple[str, str], dict[str, int]]:

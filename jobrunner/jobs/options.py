@@ -171,20 +171,15 @@ def _job_options(given: dict[str, Any]) -> JobOptions:
 def _periodic_options(given: dict[str, Any]) -> PeriodicOptions | None:
     if not given:
         return None
-    from jobrunner.due_ticks import parse_catch_up  # most programs declare no periodic job
-    from jobrunner.schedule import Cron, Every
+    from jobrunner.due_ticks import parse_catch_up, parse_overlap  # most programs declare no periodic job
+    from jobrunner.schedule import schedule_of
 
     if ("every" in given) == ("cron" in given):
         raise InvalidOption(f"options {', '.join(given)}: a periodic job takes either every=… or cron=…")
-    if "tz" in given and "every" in given:
-        raise InvalidOption(f"tz={describe(given['tz'])} goes with cron=…; every=… has no time zone")
-    schedule = Every(given["every"]) if "every" in given else Cron(given["cron"], given.get("tz", "UTC"))
-    if given.get("overlap", "skip") not in ("skip", "allow"):
-        raise InvalidOption(f"overlap={describe(given['overlap'])}: choose 'skip' or 'allow'")
     return PeriodicOptions(
-        schedule=schedule,
+        schedule=schedule_of(given.get("every"), given.get("cron"), given.get("tz")),
         catch_up=parse_catch_up(given.get("catch_up", "last")),
-        overlap=given.get("overlap", "skip"),
+        overlap=parse_overlap(given.get("overlap", "skip")),
         jitter=seconds(given.get("jitter", 0), option="jitter"),
     )
 

@@ -205,15 +205,16 @@ class JobrunnerWorker:
 
     def _fire_periodic(self) -> None:
         periodics = [job for job in all_jobs() if job.periodic is not None]
-        if not periodics:
-            return
         keys, now_ms = keys_of(self._client), self._travel.now_ms
+        if not periodics and not broker_of(self._client).run(leader_calls.added_periodics(keys)):
+            return
         begun = [
             leader_calls.start_periodic(keys.queue(job.options.queue), job.name, round(now_ms)) for job in periodics
         ]
-        named = queues.register(keys, sorted({job.options.queue for job in periodics}))
-        defined = leader_calls.define_periodics(keys, published(periodics, encryption_of(self._client)))
-        broker_of(self._client).run_many([*begun, *named, defined])
+        if periodics:
+            named = queues.register(keys, sorted({job.options.queue for job in periodics}))
+            defined = leader_calls.define_periodics(keys, published(periodics, encryption_of(self._client)))
+            broker_of(self._client).run_many([*begun, *named, defined])
         self._fire.forget()
         self._fire.step(_BY_HAND, from_ms(now_ms))
 

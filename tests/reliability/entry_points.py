@@ -58,7 +58,9 @@ _COMMANDS = (
     "dead purge T --id T --yes", "history list T --limit N", "history list --job T --since T",
     "queues limit T --history T", "jobs T", "history replay T T", "history purge T --yes",
     "periodic list",
-    "periodic enable T", "periodic disable T", "periodic run T", "pipeline list T", "pipeline show T --over 0",
+    "periodic enable T", "periodic disable T", "periodic run T",
+    "periodic remove T", "periodic add T Work n=N --every N -m tests.acceptance.jobs_for_tests", "pipeline list T",
+    "pipeline show T --over 0",
     "pipeline show T --over T", "pipeline push T T", "pipeline push shop/raw T --in N --priority N", "enqueue T T",
     "enqueue Work T=N -m tests.acceptance.jobs_for_tests", "enqueue Work n=N --in N -m tests.acceptance.jobs_for_tests",
     "enqueue Work --at T --queue T -m tests.acceptance.jobs_for_tests", "enqueue Work -m T", "events --after T",
@@ -115,6 +117,11 @@ class Doors:
         values = {"n": rng.anything()} if rng.random() < 0.3 else {"n": 1}
         given.setdefault("queue", "nasty")
         return f"Probe({shown(values)}).enqueue({shown(given)})", lambda: self._probe(values, given)
+
+    def _call(self) -> Any:
+        from tests.reliability.jobs import Probe
+
+        return Probe(n=1)
 
     def _probe(self, values: dict[str, Any], given: dict[str, Any]) -> object:
         from tests.reliability.jobs import Probe
@@ -193,6 +200,7 @@ class Doors:
     def _task(self) -> Asked:
         rng = self.rng
         task_id, queue, timeout = rng.name(), rng.pick((None, rng.name())), rng.refused_duration()
+        some = rng.some(_PERIODIC)
         asked: dict[str, Callable[[], object]] = {
             "state": lambda: self.client.task(task_id, queue=queue).state,
             "record": lambda: self.client.task(task_id, queue=queue).record(),
@@ -201,6 +209,8 @@ class Doors:
             "result": lambda: self.client.task(task_id, queue=queue).result(timeout=timeout),
             "enable_periodic": lambda: self.client.enable_periodic(task_id),
             "disable_periodic": lambda: self.client.disable_periodic(task_id),
+            "add_periodic": lambda: self.client.add_periodic(task_id, self._call(), **some),
+            "remove_periodic": lambda: self.client.remove_periodic(task_id),
             "events": lambda: list(self.client.events(after=task_id)),
         }
         word = rng.pick(list(asked))

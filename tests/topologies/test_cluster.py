@@ -193,6 +193,7 @@ def test_what_scripts_name_together_is_in_one_slot(broker: Broker) -> None:
     assert broker.run(leader_calls.take_leadership(KEYS, "me", ttl_ms=1000)).epoch
     broker.run(leader_calls.announce(KEYS, "me", {"a": 1}, ttl_ms=1000))
     broker.run(leader_calls.define_periodics(KEYS, {"p": b"{}"}))
+    assert broker.run(leader_calls.set_added_periodic(KEYS, "p", expected=b"", definition=b"{}")) == "set"
     broker.run_many(leader_calls.retire(KEYS, "me"))
 
 

@@ -56,3 +56,21 @@ def test_defaults_are_made_once_for_all_heartbeats(made: list[int], current: Cli
         last = seen()
         wait_for(lambda last=last: seen() > last)
     assert len(made) == before
+
+
+def test_a_job_that_is_added_while_a_worker_runs_ticks_until_it_is_removed(current: Client, start: Start) -> None:
+    ran: list[str] = []
+
+    @job(name="published.added", queue="pj")
+    def note(who: str) -> None:
+        ran.append(who)
+
+    try:
+        start(queues=["pj"], leader_ttl=0.3)
+        current.add_periodic("ada", note.bind("ada"), every=0.1)
+        wait_for(lambda: len(ran) > 2)
+        assert set(ran) == {"ada"}
+        current.remove_periodic("ada")
+        assert "ada" not in {record.name for record in current.periodics()}
+    finally:
+        registry.forget("published.added")

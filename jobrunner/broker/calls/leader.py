@@ -32,6 +32,7 @@ _announce = ScriptCommand("worker_announce", fields)
 _DIGEST = 16
 """Digits of the digest that distinguish the definitions of one job."""
 _define = ScriptCommand("periodic_define", int)
+_set_added = ScriptCommand("periodic_set", text)
 _fire = ScriptCommand("periodic_fire", text)
 _anchor = ScriptCommand("periodic_anchor", text)
 
@@ -161,6 +162,23 @@ def periodics_seen(keys: Keys) -> Call[dict[str, float]]:
         "ZRANGE", keys.periodics_seen, 0, -1, "WITHSCORES",
         read=lambda reply: {name: float(ms) for name, ms in fields(reply).items()},
     )  # fmt: skip
+
+
+def added_periodics(keys: Keys) -> Call[dict[str, bytes]]:
+    """The definitions of all periodic jobs that were added at run time, by name."""
+    return command("HGETALL", keys.periodics_added, read=fields)
+
+
+def added_periodic(keys: Keys, name: str) -> Call[bytes]:
+    """The definition of a periodic job that was added at run time; empty without one."""
+    return command("HGET", keys.periodics_added, name, read=lambda reply: b"" if reply is None else reply)
+
+
+def set_added_periodic(keys: Keys, name: str, *, expected: bytes, definition: bytes) -> Call[str]:
+    """Replaces the definition `expected` of a periodic job that was added at run time; empty: none. Reply: 'set', or
+    'changed' when there is another one."""
+    picked = (keys.periodics_added, keys.periodics_version)
+    return _set_added.with_keys(picked, name=name, expected=expected, definition=definition)
 
 
 def enable_periodic(keys: QueueKeys, name: str, *, enabled: bool) -> Call[int]:

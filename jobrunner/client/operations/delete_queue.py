@@ -24,7 +24,7 @@ from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.flow_relay import relaying
 from jobrunner.client.operations.operation import Operation, ask, noting
 from jobrunner.errors import QueueNotEmpty
-from jobrunner.periodic import KNOWN_FOR_MS, read_definition
+from jobrunner.periodic import KNOWN_FOR_MS, read_added, read_definition
 
 LEAVING_MS = 60_000
 """The age of a note at which the leader checks the queue again: longer than a client takes from registering a queue to
@@ -66,11 +66,11 @@ def delete_queue(ref: QueueRef, *, force: bool) -> Operation[bool]:
         queues.are_registered(keys, [name]),
         queues.exists(ref.keys),
     ]
-    jobs = yield from _periodic_jobs(ref, now_ms, force)
-    if not (known or exists or jobs):
+    jobs, states = yield from _periodic_jobs(ref, now_ms, force)
+    if not (known or exists or states):
         return False
     yield [queues.leaving(keys, [name], now_ms)]
-    gone = yield from _delete(ref, [ref.keys.periodic(job) for job in jobs], force)
+    gone = yield from _delete(ref, [ref.keys.periodic(state) for state in states], force)
     calls: list[Any] = [call for job in jobs for call in leader_calls.forget_periodic(keys, job)]
     calls += [command("HDEL", key, name, read=int) for key in (keys.events_cursor, keys.stats_sampled)]
     _, used, *_ = yield [*queues.left(keys, [name]), *calls]
@@ -106,11 +106,19 @@ def _why(name: str, word: str, said: list[int]) -> str:
     return f"queue {name!r} holds {held}: let it be worked off, purge it, or delete it with force=True (--force)"
 
 
-def _periodic_jobs(ref: QueueRef, now_ms: float, force: bool) -> Operation[list[str]]:
-    """The names of the periodic jobs of the queue. Raises QueueNotEmpty when workers know one of these, unless `force`.
-    """
+def _periodic_jobs(ref: QueueRef, now_ms: float, force: bool) -> Operation[tuple[list[str], list[str]]]:
+    """The names of the periodic jobs that workers published for the queue, and those of the states of all its periodic
+    jobs. Raises QueueNotEmpty when workers know one of these, or one was added at run time, unless `force`."""
     keys: Keys = ref.all_keys
-    published, seen = yield [leader_calls.periodics(keys), leader_calls.periodics_seen(keys)]
+    published, added, seen = yield [
+        leader_calls.periodics(keys), leader_calls.added_periodics(keys), leader_calls.periodics_seen(keys),
+    ]  # fmt: skip
+    here = [by_hand for raw in added.values() if (by_hand := read_added(raw)) and by_hand.queue == ref.name]
+    if here and not force:
+        raise QueueNotEmpty(
+            f"periodic job {here[0].name!r} runs on queue {ref.name!r}: remove it first (jobrunner periodic remove); "
+            "with force=True (--force) its next tick makes the queue again"
+        )
     found = [one for raw in published.values() if (one := read_definition(raw)) is not None and one.queue == ref.name]
     known = [one.name for one in found if now_ms - seen.get(one.name, 0.0) <= KNOWN_FOR_MS]
     if known and not force:
@@ -118,4 +126,4 @@ def _periodic_jobs(ref: QueueRef, now_ms: float, force: bool) -> Operation[list[
             f"periodic job {known[0]!r} runs on queue {ref.name!r}: stop the workers that know it first; "
             "with force=True (--force) its next tick makes the queue again"
         )
-    return [one.name for one in found]
+    return [one.name for one in found], [one.state for one in [*found, *here]]

@@ -10,7 +10,7 @@ import pytest
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.cli import options
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.periodic import PeriodicDefinition
+from jobrunner.periodic import AddedDefinition, PeriodicDefinition
 from tests.unit.cli.test_main import ALL
 
 PROJECT = """
@@ -57,11 +57,13 @@ ANSWERS = {
     "history list": ["mail"],
     "history purge": ["mail", "--yes"],
     "history replay": ["mail", "done"],
+    "periodic add": ["acme-tick", "add_up", "x=1", "--every", "5m"],
     "periodic disable": ["Tick"],
     "periodic enable": ["Tick"],
     "tasks requeue": ["dies", "--queue", "mail"],
     "workers list": [],
     "periodic list": [],
+    "periodic remove": ["added"],
     "periodic run": ["Tick"],
     "redact add": ["iban"],
     "redact list": [],
@@ -115,6 +117,12 @@ def filled(client: Client) -> None:
     tick = PeriodicDefinition(name="Tick", queue="mail", schedule={"cron": "0 3 * * *", "tz": "UTC"}, payload=b"",
                               catch_up="last", overlap="skip", jitter=0.0)  # fmt: skip
     broker_of(client).run(leader_calls.define_periodics(keys_of(client), {"Tick": msgspec.json.encode(tick)}))
+    added = AddedDefinition(**{**msgspec.structs.asdict(tick), "name": "added", "runs": "Tick", "generation": "1"})
+    broker_of(client).run(
+        leader_calls.set_added_periodic(
+            keys_of(client), "added", expected=b"", definition=msgspec.json.encode(added)
+        )
+    )
     dies, done = mail.reserve(2)
     dies.rollback(error="no")
     done.commit()

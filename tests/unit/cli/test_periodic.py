@@ -131,3 +131,60 @@ def test_the_status_of_an_unused_prefix_is_empty(cli: Callable[..., Any], raw: A
         "no queues", "no workers", "no periodic jobs",
     ]  # fmt: skip
     assert raw.dbsize() == 0
+
+
+@pytest.fixture
+def reports(cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module with a job that is not periodic."""
+    name = f"reports_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(
+        "import jobrunner\n@jobrunner.job(queue='reports')\ndef report(customer: str, days: int = 7) -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    forget("report")
+
+
+def test_one_is_added_replaced_listed_run_and_removed(cli: Callable[..., Any], client: Client, reports: str) -> None:
+    added = cli("periodic", "add", "acme", "report", "customer=acme", "--every", "5m", "-m", reports)
+    assert added.out.startswith("periodic job acme runs report every 5 minutes, next ")
+    when = ("--cron", "0 7 * * 1-5", "--tz", "Europe/Madrid", "--catch-up", "3", "--overlap", "allow")
+    values = ("customer=bolt", "days=1", "--priority", "2")
+    again = cli("periodic", "add", "acme", f"{reports}.report", *values, *when, "--json")
+    value = again.value
+    assert (value["name"], value["job"], value["catch_up"], value["overlap"], value["added"]) == (
+        "acme", "report", 3, "allow", True,
+    )  # fmt: skip
+
+    listed = cli("periodic", "list").out
+    assert "at 07:00 from Monday to Friday in Europe/Madrid" in listed
+    assert " JOB " in listed.splitlines()[0]
+    assert "acme" in cli("status").out
+    task_id = cli("periodic", "run", "acme").out.strip()
+    record = client.task(task_id).record()
+    assert (record.type, record.payload, record.priority) == ("report", b'{"customer":"bolt","days":1}', 2)
+
+    assert cli("periodic", "remove", "acme").out == "periodic job acme is removed\n"
+    gone = cli("periodic", "remove", "acme")
+    assert (gone.code, "no periodic job 'acme' was added at run time" in gone.err) == (1, True)
+    assert cli("periodic", "list", "--json").value == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--cron", "61 * * * *"), "its minute is '61'"),
+        ((), "either every=… or cron=…"),
+        (("--every", "5m", "--tz", "UTC"), "goes with cron"),
+        (("--every", "5m", "--catch-up", "all"), "catch_up is 'all'"),
+        (("--every", "5m", "--queue", "nowhere"), "nowhere"),
+        (("--every", "5m", "dais=1"), "days"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_with_its_reason(
+    cli: Callable[..., Any], reports: str, words: tuple[str, ...], told: str
+) -> None:
+    result = cli("periodic", "add", "acme", "report", "customer=acme", "-m", reports, *words)
+    assert result.code in (1, 2)
+    assert told in result.err
+    assert cli("periodic", "list", "--json").value == []

@@ -65,6 +65,15 @@ def test_a_periodic_job_fires_once_for_each_tick(jobrunner_worker, travel, jobru
     assert ran == [1, 2]
     assert jobrunner_client.periodics()[0].fired == 2
 
+def test_a_periodic_job_that_is_added_fires_too(jobrunner_worker, travel, jobrunner_client):
+    jobrunner_client.add_periodic("ada", Greet(address="ada"), every=timedelta(seconds=1))
+    assert jobrunner_worker.run().finished == 1
+    travel.forward(timedelta(seconds=1))
+    assert jobrunner_worker.run().finished == 1
+    jobrunner_client.remove_periodic("ada")
+    travel.forward(timedelta(seconds=1))
+    assert jobrunner_worker.run().finished == 0
+
 def test_a_queue_named_at_enqueueing_is_served_and_a_bare_one_is_not(jobrunner_worker, jobrunner_client):
     bare = jobrunner_client.queue("bare")
     bare.push({"x": 1})
@@ -139,7 +148,7 @@ def test_tasks_that_are_scheduled_without_end_are_an_error(jobrunner_worker, mon
 
 @SERVERS
 def test_jobs_run_on_either_server(suite: Suite, server: str) -> None:
-    suite(USUAL, f"--jobrunner-server={server}", passed=17)
+    suite(USUAL, f"--jobrunner-server={server}", passed=18)
 
 
 def test_the_client_that_was_configured_before_is_back_and_open(suite: Suite) -> None:

@@ -6,13 +6,15 @@ import time
 import msgspec
 import pytest
 
-from jobrunner import Item, RateLimit
+from jobrunner import Item, RateLimit, job
 from jobrunner.broker.calls import events as event_calls
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.broker.calls.leases import reserve
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import utc_now
+from jobrunner.inspector.jobs import job_views
+from jobrunner.jobs.registry import forget
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task, new_id
 from jobrunner.web.pages import all_pages
@@ -405,3 +407,16 @@ def test_a_periodic_job_whose_tick_no_leader_fires_is_overdue(browse, client, ra
     raw.hset(keys_of(client).queue("mail").periodic("Nightly"), mapping=state)
 
     assert (">overdue</span>" in browse().get("/periodic").text) == (not fields)
+
+
+def test_a_periodic_job_that_was_added_names_its_job(browse, client):
+    @job(name="pages.report", queue="reports")
+    def report(customer: str) -> None: ...
+
+    forget("pages.report")
+    for customer in ("acme", "bolt"):
+        client.add_periodic(customer, report.bind(customer), every=3600)
+
+    text = browse().get("/periodic").text
+    assert text.count("runs pages.report · added at run time") == 2
+    assert [(view.name, view.schedule) for view in job_views(client)] == [("pages.report", "2 schedules")]
