@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from jobrunner.errors import UnknownOption
 from jobrunner.formatting import describe
@@ -70,6 +70,8 @@ _CALLED_HERE: Final = _RETIRED | {
         "timezone": "tz",
         "dlq dead_letter failed_queue": "dead_letter_queue",
         "keys fields by_args": "by",
+        "callback callbacks link": "on_success",
+        "errback link_error": "on_dead",
         "on_conflict on_duplicate conflict replace if_exists": "on_clash",
         "error_message exception reason": "error reason",
         "destination target to_queue next": "to queue",
@@ -137,10 +139,59 @@ _ASKED_BY: Final = {
 """Members of the object that an enqueue of Celery, RQ, Dramatiq, arq, SAQ or Huey returns, and equivalents of a
 handle."""
 
+_OF_QUEUES: Final = {
+    name: here
+    for names, here in {
+        "enqueue enqueue_call enqueue_job add put put_nowait send send_message publish":
+        "push(…) for a payload, or send_mail.enqueue(…) for a job",
+        "enqueue_in enqueue_at schedule":
+        "push(…, in_=…) for a payload, or send_mail.using(in_=…).enqueue(…) for a job",
+        "enqueue_many add_bulk addBulk send_messages put_many": "push_many(…), or send_mail.enqueue_many(…) for a job",
+        "get get_nowait receive receive_messages dequeue lease consume": "reserve(…)",
+        "ack complete acknowledge delete_message": "lease.commit(), of a lease from reserve(…)",
+        "nack reject fail": "lease.rollback(), of a lease from reserve(…)",
+        "count size qsize length depth stats get_job_counts getJobCounts": "counts()",
+        "empty clear flush drain clean": "purge('waiting')",
+        "obliterate": "delete(force=True)",
+        "jobs get_jobs getJobs get_waiting getWaiting get_delayed get_failed getFailed": "tasks('waiting'), 'dead', …",
+        "job_ids get_job_ids": "ids('waiting'), 'dead', …",
+        "fetch_job get_job getJob": "client.task(id)",
+        "add_cron upsert_job_scheduler upsertJobScheduler": "client.add_periodic(name, send_mail.bind(…), cron=…)",
+    }.items()
+    for name in names.split()
+}
+"""Methods of queues of RQ, BullMQ, SQS, SAQ and Python's own, and equivalents here."""
+
+_OF_CLIENTS: Final = {
+    name: here
+    for names, here in {
+        "send_task enqueue_job enqueue_task enqueue_call submit defer publish send push add add_job insert "
+        "perform_async": "send_mail.enqueue(…) for a job, or queue(name).push(…) for a payload",
+        "AsyncResult get_task get_job fetch_job fetch job result get_result": "task(id)",
+        "cancel revoke abort terminate cancel_job": "task(id).cancel()",
+        "requeue retry retry_job": "task(id).requeue()",
+        "tasks jobs get_jobs list_jobs": "queue(name).tasks(state)",
+        "inspect control nodes get_workers": "workers()",
+        "schedules get_schedules periodic_jobs cron_jobs get_job_schedulers getJobSchedulers": "periodics()",
+        "schedule cron every add_cron add_schedule create_schedule upsert_schedule add_periodic_task update_periodic "
+        "edit_periodic set_periodic upsert_job_scheduler upsertJobScheduler":
+        "add_periodic(name, send_mail.bind(…), cron=…)",
+        "delete_periodic remove_schedule delete_schedule remove_job_scheduler removeJobScheduler":
+        "remove_periodic(name)",
+        "pause pause_queue": "queue(name).pause()",
+        "resume unpause resume_queue": "queue(name).resume()",
+        "disconnect quit shutdown aclose": "close()",
+    }.items()
+    for name in names.split()
+}
+"""Methods of applications and clients of Celery, arq, RQ, Procrastinate, River and BullMQ, and equivalents here."""
+_EQUIVALENTS: Final = {"job": _SENT_BY, "handle": _ASKED_BY, "queue": _OF_QUEUES, "client": _OF_CLIENTS}
+
 _PARAMETERS = "give the parameters to the job itself: SendMail(to=…).enqueue(), or send_mail.enqueue(to=…)"
 _OF_THE_URL = "say it in the URL: redis://user:password@host:port/db"
 _ADVICE: Final = {
     **dict.fromkeys(("args", "kwargs", "params", "parameters"), _PARAMETERS),
+    "base": "a class that derives from a job class inherits its methods; middleware is code around every job",
     "bind": "in the job, current_task() is the task that runs: its id, attempt, max_attempts, headers, progress(…)",
     **dict.fromkeys(("host", "port", "db", "database", "username", "user", "password", "ssl"), _OF_THE_URL),
 }
@@ -218,10 +269,12 @@ def meant(name: str, known: Collection[str]) -> str | None:
     return None if near is None else repr(near)
 
 
-def no_attribute(owner: object, what: str, name: str, *, is_handle: bool = False) -> AttributeError:
-    """The error for an attribute that a job or a handle lacks; for another framework's attribute it names ours."""
-    here = (_ASKED_BY if is_handle else _SENT_BY).get(name)
-    remedy = f"; it is called {here} here" if here else ""
+def no_attribute(
+    owner: object, what: str, name: str, kind: Literal["job", "handle", "queue", "client"] = "job"
+) -> AttributeError:
+    """The error for an attribute that an object of this kind lacks; for another framework's attribute it names ours."""
+    here = _EQUIVALENTS[kind].get(name)
+    remedy = f"; write {here}" if here else ""
     return AttributeError(f"{what} has no attribute {name!r}{remedy}", name=name, obj=None if here else owner)
 
 

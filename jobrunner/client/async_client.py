@@ -18,7 +18,7 @@ from jobrunner.client.buffer import buffer_of, prepare, send_or_keep
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.encryption import client_encryption
 from jobrunner.client.events import read_events_async
-from jobrunner.client.operations.enqueue import Placed, QueueRef, batches, enqueueing
+from jobrunner.client.operations.enqueue import Placed, QueueRef, batches, check_one_task, enqueueing
 from jobrunner.client.operations.operation import run_operation_async
 from jobrunner.client.operations.routing import NotedOutcome, Routes
 from jobrunner.client.operations.task import TaskRef, check_place
@@ -38,7 +38,7 @@ from jobrunner.due_ticks import CatchUp
 from jobrunner.errors import JobrunnerError
 from jobrunner.events import Event
 from jobrunner.middleware import stack_of
-from jobrunner.option_names import check_options, checks_options
+from jobrunner.option_names import checks_options, no_attribute
 from jobrunner.redaction import Redaction
 from jobrunner.settings import ClientOptions, ClientSettings, Duration, as_arguments, client_settings
 from jobrunner.task import Task
@@ -83,6 +83,11 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"AsyncClient({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name, "client")
 
     async def __aenter__(self) -> Self:
         return self
@@ -180,10 +185,12 @@ class AsyncClient:
         if names:
             await self._broker.run(add_redacted_names(self._keys, names))
 
-    async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:
+    async def enqueue(
+        self, task: Task, *more: Never, wait: Duration = 0, **unknown: Never
+    ) -> AsyncTaskHandle[Any]:
         """As Client.enqueue."""
-        if unknown:
-            check_options(unknown, ("task", "wait"), "option of AsyncClient.enqueue()")
+        if more or unknown:
+            check_one_task(task, more, unknown, "AsyncClient.enqueue()")
         return (await self.enqueue_many([task], wait=wait))[0]
 
     async def enqueue_many(self, sent: Iterable[Task], *, wait: Duration = 0) -> list[AsyncTaskHandle[Any]]:

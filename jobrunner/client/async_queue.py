@@ -1,7 +1,7 @@
 """Queues as queues, for asyncio: Queue with every method awaited. The operations are those of Queue."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -20,7 +20,7 @@ from jobrunner.client.outgoing import BatchedCall, sending
 from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack
-from jobrunner.option_names import checks_methods
+from jobrunner.option_names import checks_methods, no_attribute
 from jobrunner.queue_settings import QueueSettings, SettingKeywords
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -54,6 +54,11 @@ class AsyncQueue:
 
     def __repr__(self) -> str:
         return f"AsyncQueue({self.name!r})"
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name, "queue")
 
     async def push(
         self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Unpack[ItemKeywords]

@@ -17,6 +17,7 @@ from jobrunner.client.operations.enqueue import (
     Placed,
     QueueRef,
     batches,
+    check_one_task,
     enqueue_call,
     enqueueing,
     no_task,
@@ -32,7 +33,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack, stack_of
 from jobrunner.observers import OBSERVERS
-from jobrunner.option_names import check_options, checks_options
+from jobrunner.option_names import checks_options, no_attribute
 from jobrunner.redaction import Redaction
 from jobrunner.settings import ClientOptions, ClientSettings, Duration, as_arguments, client_settings
 from jobrunner.task import Task, check_size
@@ -97,6 +98,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({str(self._endpoint)!r}, prefix={self.settings.prefix!r})"
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name, "client")
 
     def __enter__(self) -> Self:
         return self
@@ -233,11 +239,11 @@ class Client:
         if names:
             self._broker.run(add_redacted_names(self._keys, names))
 
-    def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
+    def enqueue(self, task: Task, *more: Never, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
         """Sends one task; `wait` is the time to wait for room in a full queue. A repeated id leaves the first task as
         is."""
-        if unknown:  # checked here, as every enqueue would pay for the frame of `checks_options`
-            check_options(unknown, ("task", "wait"), "option of Client.enqueue()")
+        if more or unknown:  # checked here, as every enqueue would pay for the frame of `checks_options`
+            check_one_task(task, more, unknown, "Client.enqueue()")
         try:
             is_alone = task.lock is None or self._encryption is None
         except AttributeError:

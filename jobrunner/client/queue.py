@@ -1,7 +1,7 @@
 """The bare queue: push, reserve, report. For programs that use a queue without job classes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import msgspec
 
@@ -21,7 +21,7 @@ from jobrunner.client.settings_hash import SettingOrigin
 from jobrunner.errors import JobrunnerError
 from jobrunner.middleware import MiddlewareStack
 from jobrunner.observers import OBSERVERS
-from jobrunner.option_names import checks_methods
+from jobrunner.option_names import checks_methods, no_attribute
 from jobrunner.queue_settings import QueueSettings, SettingKeywords
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -51,6 +51,11 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name, "queue")
 
     def push(
         self, payload: Any, *, wait: Duration = 0, on_clash: OnClash = "existing", **options: Unpack[ItemKeywords]

@@ -59,7 +59,7 @@ class _LastRead:
     if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name):
-            raise no_attribute(self, f"{type(self).__name__!r} object", name, is_handle=True)
+            raise no_attribute(self, f"{type(self).__name__!r} object", name, "handle")
 
 
 @checks_methods

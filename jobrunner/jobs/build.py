@@ -52,6 +52,14 @@ class BoundCall(Generic[R]):
     def __repr__(self) -> str:
         return f"<call of job {self.definition.name!r}>"
 
+    if not TYPE_CHECKING:  # a type checker would accept any attribute and operand
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name)
+
+        def __or__(self, other):
+            raise UsageError(f"{self!r} | {describe(other)}: write chain(…, …) for steps one after the other")
+
     def task(self, options: EnqueueOptions = NOW) -> Task:
         """The task of this call; its own options override `options`. Raises the errors of a wrong parameter or
         option."""

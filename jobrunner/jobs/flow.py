@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jobrunner.client.current import current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle, send, send_async
@@ -15,7 +15,7 @@ from jobrunner.jobs.enqueue_options import NOW
 from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, count, lay_out, leaves
 from jobrunner.jobs.job import Job
 from jobrunner.join import FlowMember
-from jobrunner.option_names import checks_options
+from jobrunner.option_names import checks_options, no_attribute
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import Task
@@ -45,6 +45,12 @@ class _Steps:
     async def aenqueue(self, *, ttl: Duration = WEEK_S) -> AsyncFlowHandle:
         """`enqueue` for asyncio."""
         return await send_async(current_async_client(), _laid_out(self.node(), _ttl_ms(ttl)))
+
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name):
+            raise no_attribute(self, f"{type(self).__name__!r} object", name)
 
 
 class Chain(_Steps):

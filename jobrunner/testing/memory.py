@@ -13,7 +13,7 @@ from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client, broker_of
 from jobrunner.client.current import configured_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
-from jobrunner.client.operations.enqueue import QueueRef, batches
+from jobrunner.client.operations.enqueue import QueueRef, batches, check_one_task
 from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.task import check_place, gone
 from jobrunner.client.outgoing import through
@@ -22,7 +22,6 @@ from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import unix_ms
 from jobrunner.errors import DuplicateTask, QueueFull
 from jobrunner.middleware import stack_of
-from jobrunner.option_names import check_options
 from jobrunner.retry import seconds
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task, TaskState, check_size
@@ -86,9 +85,10 @@ class MemoryClient(Client):
         """Names of queues with tasks."""
         return sorted({entry.task.queue for entry in list(self.entries.values())})
 
-    def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
+    def enqueue(self, task: Task, *more: Never, wait: Duration = 0, **unknown: Never) -> TaskHandle[Any]:
         """Enqueues a task. A second task with the same id is ignored while the first task is kept."""
-        check_options(unknown, ("task", "wait"), "option of enqueue()")
+        if more or unknown:
+            check_one_task(task, more, unknown, "enqueue()")
         seconds(wait, option="wait")
         (task,) = self.outgoing([task])
         known = self.known(task)
@@ -305,9 +305,12 @@ class AsyncMemoryClient(AsyncClient):
         """Names of queues with tasks."""
         return self._of.queues()
 
-    async def enqueue(self, task: Task, *, wait: Duration = 0, **unknown: Never) -> AsyncTaskHandle[Any]:
+    async def enqueue(
+        self, task: Task, *more: Never, wait: Duration = 0, **unknown: Never
+    ) -> AsyncTaskHandle[Any]:
         """Enqueues a task. A second task with the same id is ignored while the first task is kept."""
-        check_options(unknown, ("task", "wait"), "option of enqueue()")
+        if more or unknown:
+            check_one_task(task, more, unknown, "enqueue()")
         seconds(wait, option="wait")
         (task,) = self._of.outgoing([task])
         known = self._of.known(task)

@@ -27,6 +27,7 @@ from jobrunner.errors import (
     UsageError,
 )
 from jobrunner.formatting import describe
+from jobrunner.option_names import check_options
 from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.retry import lease_ms, milliseconds
 from jobrunner.settings import DEFAULT_RESULT_LIMIT, Duration, check_whole
@@ -178,12 +179,22 @@ def is_new(task: Task, said: bool) -> bool:
 
 def no_task(sent: object) -> UsageError:
     """The error for what is given to `Client.enqueue` and is no Task."""
-    name = sent if isinstance(sent, str) and sent.isidentifier() else "add"
+    name = sent if isinstance(sent, str) and sent.isidentifier() else getattr(sent, "__name__", "add")
     return UsageError(
         f"enqueue({describe(sent)}): a client sends Tasks; a job sends itself: {name}.enqueue(…), "
         "SendMail(…).enqueue(), or from the command line jobrunner enqueue NAME; "
         "for a payload without a job: client.queue(…).push(…)"
     )
+
+
+def check_one_task(sent: object, more: Sequence[object], unknown: Iterable[str], where: str) -> None:
+    """Raises the error for further arguments of `Client.enqueue`: UsageError, as for a function and its arguments, or
+    UnknownOption."""
+    if not isinstance(sent, Task):
+        raise no_task(sent)
+    if more:
+        raise UsageError(f"{where} sends one task and got {1 + len(more)} arguments: send many with enqueue_many([…])")
+    check_options(unknown, ("task", "wait"), f"option of {where}")
 
 
 class EnqueueBatch:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import pickle
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -28,10 +28,12 @@ from jobrunner.errors import (
 from jobrunner.jobs import registry
 from jobrunner.jobs.build import define
 from jobrunner.jobs.decorator import job
+from jobrunner.jobs.flow import chain, group
 from jobrunner.jobs.job import Job, PeriodicJob
 from jobrunner.jobs.options import Unique
 from jobrunner.retry import Backoff
 from jobrunner.schedule import Cron, Every
+from jobrunner.task import Task
 
 
 def plain(x: int, *, y: int = 0) -> int:
@@ -484,9 +486,70 @@ def test_methods_of_other_frameworks_are_answered_with_ours(name: str, here: str
         def run(self) -> None: ...
 
     for owner in (job(plain), Foreign, Foreign()):
-        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; it is called {here}"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; write {here}"):
             getattr(owner, name)
         assert not hasattr(owner, "nothing_like_it")
+
+
+@pytest.mark.parametrize("make", [chain, group])
+def test_those_of_flows_and_calls_too(make: Callable[..., Any]) -> None:
+    call = job(plain).bind(1)
+    for owner in (call, make(call)):
+        with pytest.raises(AttributeError, match=r"has no attribute 'apply_async'; write enqueue\(…\)"):
+            owner.apply_async()
+        assert not hasattr(owner, "nothing_like_it")
+        assert copy.copy(owner).__class__ is owner.__class__
+    with pytest.raises(UsageError, match=r"write chain\(…, …\)"):
+        call | call  # type: ignore[operator]
+    with pytest.raises(UnknownOption, match="did you mean 'on_success'"):
+        group(call, callback=call)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("enqueue", r"push\(…\) for a payload, or send_mail\.enqueue\(…\) for a job"), ("get", r"reserve\("),
+        ("qsize", r"counts\(\)"), ("fetch_job", r"client\.task\("), ("upsertJobScheduler", r"client\.add_periodic\("),
+    ],
+)  # fmt: skip
+def test_methods_of_queues_elsewhere_are_answered_with_those_here(name: str, here: str) -> None:
+    nowhere = "redis://127.0.0.1:1"
+    for owner in (Client(nowhere).queue("q"), AsyncClient(nowhere).queue("q")):
+        with pytest.raises(AttributeError, match=rf"Queue' object has no attribute '{name}'; write {here}"):
+            getattr(owner, name)
+        assert not hasattr(owner, "nothing_like_it")
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("send_task", r"send_mail\.enqueue\(…\) for a job"), ("AsyncResult", r"task\(id\)"),
+        ("revoke", r"task\(id\)\.cancel\("), ("schedule", r"add_periodic\("), ("inspect", r"workers\(\)"),
+    ],
+)  # fmt: skip
+def test_methods_of_clients_elsewhere_are_answered_with_those_here(name: str, here: str) -> None:
+    for owner in (Client("redis://127.0.0.1:1"), AsyncClient("redis://127.0.0.1:1")):
+        with pytest.raises(AttributeError, match=rf"Client' object has no attribute '{name}'; write {here}"):
+            getattr(owner, name)
+        assert not hasattr(owner, "nothing_like_it")
+
+
+@pytest.mark.parametrize("arguments", [(1,), ()])
+@pytest.mark.parametrize("named", [{"x": 1}, {}])
+def test_a_client_that_is_given_a_function_and_its_arguments_names_the_call(
+    arguments: tuple[int, ...], named: dict[str, int]
+) -> None:
+    for sent in (job(plain), plain, "plain"):
+        with pytest.raises(UsageError, match=r"a job sends itself: plain\.enqueue\(…\)"):
+            Client("redis://127.0.0.1:1").enqueue(sent, *arguments, **named)  # type: ignore[call-overload,arg-type]
+        with pytest.raises(UsageError, match=r"a job sends itself: plain\.enqueue\(…\)"):
+            asyncio.run(AsyncClient("redis://127.0.0.1:1").enqueue(sent, *arguments, **named))  # type: ignore[arg-type]
+
+
+def test_a_client_sends_one_task_at_a_time() -> None:
+    task = Task(id="a", queue="q", payload=b"1")
+    with pytest.raises(UsageError, match=r"sends one task and got 2 arguments: send many with enqueue_many\(\[…\]\)"):
+        Client("redis://127.0.0.1:1").enqueue(task, task)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +560,7 @@ def test_methods_of_other_frameworks_are_answered_with_ours(name: str, here: str
 def test_members_of_results_elsewhere_are_answered_with_those_of_a_handle(name: str, here: str) -> None:
     nowhere = "redis://127.0.0.1:1"
     for owner in (Client(nowhere).task("x", queue="q"), AsyncClient(nowhere).task("x", queue="q")):
-        with pytest.raises(AttributeError, match=rf"TaskHandle' object has no attribute '{name}'; it is called {here}"):
+        with pytest.raises(AttributeError, match=rf"TaskHandle' object has no attribute '{name}'; write {here}"):
             getattr(owner, name)
         assert not hasattr(owner, "nothing_like_it")
         assert copy.copy(owner).id == "x"
