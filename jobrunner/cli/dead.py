@@ -156,7 +156,7 @@ def list_(shared: CommonOptions, queue: str | None, conditions: TaskConditions, 
 @dead.command(epilog="Example:  jobrunner dead requeue mail --job Welcome --rate 50")
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a task. Repeatable.")
-@click.option("--all", "everything", is_flag=True, help="All tasks that are dead now.")
+@click.option("--all", "everything", is_flag=True, help="All tasks that are dead now; with conditions, all that match.")
 @with_conditions
 @GROUP
 @click.option("--rate", type=per_second, metavar="N", help="Tasks per second that become due; default: all at once.")
