@@ -35,7 +35,7 @@ COMMANDS = {
     "pipeline": ("jobrunner.cli.pipeline:pipeline", "List, show, draw and run pipelines, and push items."),
     "history": ("jobrunner.cli.history:history", "List, replay, archive, delete and report on finished tasks."),
     "spark": ("jobrunner.cli.spark:spark", "Maintain what sinks on Spark have written."),
-    "periodic": ("jobrunner.cli.periodic:periodic", "List, run, enable and disable periodic jobs."),
+    "periodic": ("jobrunner.cli.periodic:periodic", "List, run, disable, add and remove periodic jobs."),
     "payloads": ("jobrunner.cli.payloads:payloads", "Delete unused objects of the payload store."),
     "redact": ("jobrunner.cli.redact:redact", "List, add and remove names of hidden parameters."),
     "events": ("jobrunner.cli.events:events", "Print the event log, and follow it."),
@@ -50,24 +50,47 @@ COMMANDS = {
 
 
 _MISUSE = 2
+_ALIKE = 0.6
+"""Below it the most similar command is another one, such as `enable` for `delete`."""
 _CALLED_HERE = {
     name: here
     for names, here in {
         "redis": "server",  # in builds before 0.1.0
         "worker worker-pool multi run start consumer huey_consumer sidekiq": "work",
-        "beat scheduler cron": "periodic list",
+        "beat scheduler cron crontab schedule schedules": "periodic list",
         "purge empty flush": "queues purge",
         "suspend pause": "queues pause",
         "revoke cancel": "tasks cancel",
         "requeue retry": "dead requeue",
         "failed": "dead list",
-        "inspect info": "status",
+        "inspect info stats": "status",
+        "control": "workers list",
+        "monitor": "top",
         "flower web ui": "dashboard",
         "call send push": "enqueue",
     }.items()
     for name in names.split()
 }
 """Commands of RQ, Celery, Dramatiq, arq, Huey and Sidekiq, with their equivalents here."""
+_VERBS_HERE = {
+    word: here.split()
+    for words, here in {
+        "create new set put upsert edit update change": "add enqueue limit",
+        "delete del rm drop": "remove delete purge cancel",
+        "remove": "delete purge cancel",
+        "revoke abort": "cancel",
+        "pause suspend stop": "disable pause quiet cancel",
+        "unpause start continue": "enable resume",
+        "kill terminate shutdown": "stop cancel",
+        "drain": "quiet purge",
+        "empty clear clean flush obliterate": "purge",
+        "retry rerun": "requeue replay",
+        "trigger fire": "run run-now",
+        "show get info inspect describe stats": "show settings list",
+    }.items()
+    for word in words.split()
+}
+"""Verbs that other systems, or the other groups, have for the commands of a group; the first one that it has counts."""
 _OPTIONS_HERE = {
     "A": "modules are arguments: jobrunner work MODULE",
     "app": "modules are arguments: jobrunner work MODULE",
@@ -100,8 +123,9 @@ class CommandGroup(click.Group):
         """The command that `args` begin with."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-"):
-            near = [one for one in (_CALLED_HERE.get(args[0], ""),) if one.partition(" ")[0] in known]
-            near = near or difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            meant = [_CALLED_HERE.get(args[0], ""), *_VERBS_HERE.get(args[0], ())]
+            near = [one for one in meant if one.partition(" ")[0] in known]
+            near = near or difflib.get_close_matches(args[0], known, n=1, cutoff=_ALIKE)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
             raise click.UsageError(f"unknown command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -149,7 +149,7 @@ def add(
     timeout: float | None,
     create: bool,
 ) -> None:
-    """Add the periodic job NAME, which runs JOB with these parameters, or replace the one of that name.
+    """Add the periodic job NAME, which runs JOB, or replace it.
 
     It stays until it is removed, whatever is deployed. JOB and its parameters are named as in `jobrunner enqueue`."""
     definition = named_job(job, modules_or_configured(modules))
