@@ -15,8 +15,8 @@ from jobrunner.broker.keys import Keys, check_name
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.periodic_state import bring_state
 from jobrunner.due_ticks import CatchUp, parse_catch_up, parse_overlap
-from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import InvalidName, InvalidOption, PayloadTooLarge, UnknownJob, UsageError
+from jobrunner.encryption.cipher import PayloadEncryption, decrypt_payload
+from jobrunner.errors import EncryptionError, InvalidName, InvalidOption, PayloadTooLarge, UnknownJob, UsageError
 from jobrunner.formatting import describe, listed
 from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.periodic import OF_ITS_TASKS, AddedDefinition, read_added
@@ -102,7 +102,7 @@ def _task_of(call: PeriodicCall) -> Task:
 
 def add(keys: Keys, encryption: PayloadEncryption | None, definition: AddedDefinition) -> Operation[None]:
     """Adds a periodic job, or replaces the one of its name, whose ticks it goes on with. Nothing is written when it is
-    there as it is. May be repeated. Raises InvalidName for the name of a job that is declared in code."""
+    there as it is; an encrypted one is encrypted anew. May be repeated. Raises InvalidName for the name of a job that is declared in code."""
     name = definition.name
     while True:
         published, stored = yield [leader_calls.periodics(keys), leader_calls.added_periodic(keys, name)]
@@ -121,6 +121,8 @@ def add(keys: Keys, encryption: PayloadEncryption | None, definition: AddedDefin
         ]
         if reply == "set":
             break
+    if before is not None and _plain(before, encryption) == kept:  # encrypted anew, with the key of today
+        return
     words = {"queue": definition.queue, "job": name, "schedule": definition.parsed().describe()}
     yield [events.note(keys, "periodic_added", by=events.who(), **words)]
 
@@ -158,6 +160,17 @@ def _protected(definition: AddedDefinition, encryption: PayloadEncryption | None
         return definition
     payload, encoding = cipher.encrypt(definition.payload, "", definition.payload_context)
     return replace(definition, payload=payload, encoding=encoding)
+
+
+def _plain(definition: AddedDefinition, encryption: PayloadEncryption | None) -> AddedDefinition | None:
+    """The definition with its payload in plain text; None when that cannot be read."""
+    try:
+        plain = decrypt_payload(
+            encryption, definition.payload, definition.encoding.encode(), definition.payload_context
+        )
+    except EncryptionError:
+        return None
+    return replace(definition, payload=plain.raw, encoding="")
 
 
 def _unknown(name: object, published: dict[str, bytes], added: list[str]) -> str:

@@ -225,3 +225,4 @@ def test_to_add_it_again_encrypts_it_with_the_new_key(server: Any, keys: Keys, r
             assert found is not None
             task = found.task("id", encryption_of(own))
             assert msgspec.json.decode(task.payload)["customer"] == "acme"
+            assert [one.kind for one in own.events()] == ["periodic_added"], "an equal call is no event"
