@@ -102,7 +102,8 @@ def _task_of(call: PeriodicCall) -> Task:
 
 def add(keys: Keys, encryption: PayloadEncryption | None, definition: AddedDefinition) -> Operation[None]:
     """Adds a periodic job, or replaces the one of its name, whose ticks it goes on with. Nothing is written when it is
-    there as it is; an encrypted one is encrypted anew. May be repeated. Raises InvalidName for the name of a job that is declared in code."""
+    there as it is; an encrypted one is encrypted anew. May be repeated. Raises InvalidName for the name of a job that
+    is declared in code."""
     name = definition.name
     while True:
         published, stored = yield [leader_calls.periodics(keys), leader_calls.added_periodic(keys, name)]
