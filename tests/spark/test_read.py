@@ -114,6 +114,14 @@ def test_slices_have_every_item_once_and_spark_counts_them(client, load, reader)
     assert tuple(found) == (5_000, 5_000, 12_497_500, 0)
 
 
+def test_pages_grow_to_two_thousand_items(client, reader):
+    client.queue("mail").push_many([{"n": n} for n in range(8_000)])
+    read = reader(queue="mail")
+    sizes = [batch.num_rows for piece in read.partitions() for batch in read.read(piece)]
+    assert max(sizes) == 2_000
+    assert max(sizes[:2]) <= 501  # the size of payloads is not known yet
+
+
 def test_large_payloads_come_in_small_pages(client, reader):
     client.queue("mail").push_many(["x" * 300_000] * 60)
     read = reader(queue="mail", columns="payload")

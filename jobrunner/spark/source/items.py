@@ -27,7 +27,7 @@ from jobrunner.spark.source.options import MISFIT, PAYLOAD, ReadOptions, ReadSch
 from jobrunner.spark.source.scan import QueueSlice, ScanPage, SetScan
 
 _FIRST_PAGE = 500
-_PAGE = 1_000
+_PAGE = 2_000
 _PAGE_BYTES = 4 << 20
 _ALWAYS = ("queue",)
 _ENQUEUED = "enqueue_time"
