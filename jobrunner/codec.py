@@ -33,9 +33,19 @@ class NoJsonForm(TypeError):
     """The error for a value that JSON cannot represent, with the remedy."""
 
 
+def _shown(value: object) -> str:
+    """The value; of an array or a table its shape, as errors with its rows would be in a group of errors each."""
+    try:
+        shape = getattr(value, "shape", ())
+    except Exception:
+        shape = ()
+    # A repr may raise, too, as for an object whose database session is closed.
+    return f"a value of shape {shape}" if isinstance(shape, tuple) and shape else describe(value)
+
+
 def refuse(value: object) -> Any:
     """Raises NoJsonForm for a value without a JSON form, as an `enc_hook` of msgspec."""
-    shown = describe(value)  # a repr may raise, as for an object whose database session is closed
+    shown = _shown(value)
     if value is None or isinstance(value, bool | tuple | frozenset):  # as values they have a JSON form
         raise TypeError(f"{shown} of type {type(value).__name__} cannot be the key of a JSON object")
     if isinstance(value, Coroutine):  # such as from a plain decorator on an `async def`: none of its code has run

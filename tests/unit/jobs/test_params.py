@@ -134,6 +134,29 @@ class Float64(float):
         return float(self)
 
 
+class Table:
+    """As that of pandas."""
+
+    shape = (3, 2)
+
+    def to_dict(self) -> dict[str, int]:
+        return {}
+
+    def __repr__(self) -> str:
+        return "ada@example.org"
+
+
+class Closed:
+    """Has no shape that can be read, as of a file that is closed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise ValueError("closed")
+
+    def __repr__(self) -> str:
+        return "Closed()"
+
+
 class Stamp(datetime):
     """As that of pandas."""
 
@@ -158,6 +181,8 @@ class Model:
         ([1.5, Float64(3)], r"3\.0 of type Float64 has no JSON form; convert it with \.tolist\(\)"),
         (Stamp(2030, 1, 1), r"Stamp\(.*\) of type Stamp has no JSON form; convert it with \.to_pydatetime\(\)"),
         (Model(), r"Model\(x=1\) of type Model has no JSON form; convert it with \.model_dump\(mode=\"json\"\)"),
+        (Table(), r"a value of shape \(3, 2\) of type Table has no JSON form; convert it with \.to_dict\(\).*"),
+        (Closed(), r"Closed\(\) of type Closed has no JSON form; return or pass plain data"),
         (Path("a"), r"PosixPath\('a'\) of type PosixPath has no JSON form; convert it with str\(\)"),
         (object(), r"<object object at .*> of type object has no JSON form; return or pass plain data"),
     ],
