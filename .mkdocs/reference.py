@@ -62,6 +62,7 @@ VARIABLES = {
     "JOBRUNNER_DASHBOARD_USER_TOKEN": "USER:TOKEN[:ROLE] of the dashboard; several with spaces between them.",
     "JOBRUNNER_DASHBOARD_SECRET": "Signs the dashboard's forms; the same for several dashboards behind a proxy.",
     "JOBRUNNER_METRICS_TOKEN": "The token that `/metrics` of `jobrunner work --metrics-port` asks for.",
+    "PROMETHEUS_MULTIPROC_DIR": "The folder for metrics that jobs define; see [monitoring](../monitoring.md).",
     "OTEL_TRACES_EXPORTER": "`otlp`, `console` or `none`, for `jobrunner work --otel`; see [tracing](../tracing.md).",
     "OTEL_EXPORTER_OTLP_PROTOCOL": "How `--otel` sends spans: `http/protobuf` (the default) or `grpc`.",
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "The same, for spans alone; it comes first.",

@@ -209,9 +209,15 @@ class MetricsAddress:
     token: str = field(default="", repr=False)
 
     def check(self) -> None:
-        """Raises InvalidOption when the library that serves metrics is not installed."""
-        if self.port is not None and find_spec("prometheus_client") is None:
+        """Makes the folder for metrics that jobs define, before their modules are loaded. Raises InvalidOption, also
+        when the library that serves metrics is not installed."""
+        if self.port is None:
+            return
+        if find_spec("prometheus_client") is None:
             raise InvalidOption(f"--metrics-port needs prometheus_client; {install_command('metrics')}")
+        from jobrunner.metrics.application import made_folder
+
+        made_folder()
 
     @contextmanager
     def serving(

@@ -1,4 +1,5 @@
-"""The endpoint of `jobrunner work --metrics-port`: /metrics, and /health and /ready for containers."""
+"""The endpoint of `jobrunner work --metrics-port`: /metrics, with the metrics that jobs define themselves, and /health
+and /ready for containers."""
 
 import base64
 import hmac
@@ -18,6 +19,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
 from jobrunner.inspector.snapshot import latency_ms
 from jobrunner.logs import SafeLogger
+from jobrunner.metrics.application import ApplicationMetrics
 from jobrunner.metrics.exposition import CONTENT_TYPE, Scrapes
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
@@ -36,6 +38,7 @@ class MetricsEndpoint:
     def __init__(self, client: Client | None, host: str, port: int, health: Health, token: str = "") -> None:
         self._client = client
         self._scrapes = None if client is None else Scrapes(client)
+        self._application = ApplicationMetrics()
         self._token = token.encode()
         self._health = health
         self._routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
@@ -72,7 +75,9 @@ class MetricsEndpoint:
         if (scrapes := self._scrapes) is None:
             return 503, "text/plain; charset=utf-8", f"{_NO_CLIENT}\n".encode()
         status, body = scrapes.answer()
-        return status, CONTENT_TYPE if status == 200 else "text/plain; charset=utf-8", body
+        if status != 200:
+            return status, "text/plain; charset=utf-8", body
+        return status, CONTENT_TYPE, body + self._application.text()
 
     def _say_health(self) -> tuple[int, str, bytes]:
         is_well, report = self._health()

@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from jobrunner import Client
 from jobrunner.broker.calls.tasks import show
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.errors import InvalidOption
+from jobrunner.metrics.application import ApplicationMetrics
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 
@@ -190,3 +193,73 @@ def test_what_is_missing_is_said_in_one_line(jobs: Any, tmp_path: Path) -> None:
 
     assert said.code == 2
     assert 'pip install "jobrunner-queue[metrics]"' in said.err
+
+
+OWN = """
+import os
+import signal
+import prometheus_client
+from jobrunner import job
+
+done = prometheus_client.Counter("shop_done_total", "Done.", ["kind"])
+here = prometheus_client.Gauge("shop_here", "Here.", multiprocess_mode="livesum")
+
+@job(queue="mail", keepalive=2)
+def count(kind: str) -> int:
+    done.labels(kind).inc()
+    here.set(1)
+    return os.getpid()
+
+@job(queue="mail", keepalive=2, max_attempts=1)
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("words", [("--processes", "2"), ("--executor", "processes", "--concurrency", "2")])
+def test_metrics_that_jobs_define_are_those_of_all_processes_also_of_killed_ones(
+    jobs: Any, client: Client, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Each process had its own in its memory, and the endpoint, in another process, had none."""
+    jobs.write("own_here.py", OWN)
+    folder = tmp_path / "new" / "metrics"
+    process = jobs.start(
+        "work", "own_here", "--metrics-port", "0", "--log-format", "json", *words, PROMETHEUS_MULTIPROC_DIR=str(folder)
+    )
+    url = url_of(process)
+
+    def count(kind: str, times: int) -> None:
+        payload = json.dumps({"kind": kind}).encode()
+        sent = [Task(id=f"{kind}-{n}", type="count", queue="mail", payload=payload) for n in range(times)]
+        client.enqueue_many(sent)
+        wait_for(lambda: client.stats()["mail"].totals.get("succeeded", 0) == done + times, timeout_s=60)
+
+    done = 0
+    count("first", 30)
+    text = get(f"{url}/metrics")[1]
+    assert value_of(text, "shop_done_total", kind="first") == 30
+    assert value_of(text, "shop_here") >= 1
+    assert value_of(text, "jobrunner_enqueued_total", queue="mail") == 30
+    enqueue(client, "die", 1)
+    wait_for(lambda: client.stats()["mail"].dead == 1, timeout_s=60)
+    done = 30
+    count("second", 5)
+    text = get(f"{url}/metrics")[1]
+    assert value_of(text, "shop_done_total", kind="first") == 30, "counts of the killed process stay"
+    assert value_of(text, "shop_done_total", kind="second") == 5
+    alive = {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_live*")}
+    assert 0 < value_of(text, "shop_here") <= len(alive)
+    assert all(Path(f"/proc/{pid}").exists() for pid in alive), "gauges of the killed process are gone"
+
+
+def test_a_damaged_file_of_a_jobs_metrics_hides_only_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    (tmp_path / "counter_1.db").write_bytes(b"x" * 100)
+    with capture_logs() as lines:
+        assert ApplicationMetrics().text() == b""
+    assert [line["event"] for line in lines] == ["the metrics of jobs cannot be read"]
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "counter_1.db"))
+    with pytest.raises(InvalidOption, match=r"PROMETHEUS_MULTIPROC_DIR=.*: File exists; name a folder"):
+        ApplicationMetrics()
