@@ -42,7 +42,8 @@ def test_after_something_was_done_it_looks_again(live, client):
     assert [queue.name for queue in live.snapshot().look.queues] == ["mail"]
 
 
-def test_a_tab_is_told_how_the_queues_stand(live, client):
+def test_an_event_is_small_however_many_queues_there_are(live, client):
+    """It had the counts of all queues, which no page read: with 10,000 queues 330 kB every two seconds for each tab."""
     client.queue("mail").push_many([1, 2])
 
     async def listen():
@@ -55,8 +56,8 @@ def test_a_tab_is_told_how_the_queues_stand(live, client):
     name, data = tick(asyncio.run(listen()))
 
     assert name == "event: tick"
-    assert data["queues"] == {"mail": [2, 0, 0, 0, 0, False]}
-    assert data["warnings"] == 1 + 1  # no worker serves it, and this server has no append-only file
+    assert data.keys() == {"at"}
+    assert len(live.snapshot().warnings) == 1 + 1  # no worker serves it, and this server has no append-only file
 
 
 @pytest.mark.usefixtures("quick")
