@@ -158,6 +158,8 @@ class SecurityHeaders:
             await self._app(scope, receive, send)
             return
         nonce = scope[_NONCE] = secrets.token_urlsafe(16)
+        if is_secure(HTTPConnection(scope)):
+            scope["scheme"] = "https"  # for redirects, such as from /jobs to /jobs/, behind a proxy with TLS
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -9,6 +9,7 @@ from jinja2 import Environment
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
@@ -86,6 +87,15 @@ def test_a_proxy_may_take_the_prefix_off_or_leave_it(client: Client, passed_on: 
 
     assert page.status_code == 200
     assert 'href="/jobs/queues/mail' in page.text
+
+
+def test_behind_a_proxy_with_tls_the_redirect_to_the_first_page_leads_to_https(client: Client) -> None:
+    """It led from https://h/jobs to http://h/jobs/, where nginx answers 400: plain HTTP sent to an HTTPS port."""
+    with TestClient(create_app(client, auth=Loopback(), prefix_path="/jobs"), base_url="http://h:8443") as browser:
+        said = browser.get("/jobs", headers={"x-forwarded-proto": "https"}, follow_redirects=False)
+        plain = browser.get("/jobs", follow_redirects=False)
+    assert (said.status_code, said.headers["location"]) == (307, "https://h:8443/jobs/")
+    assert plain.headers["location"] == "http://h:8443/jobs/"
 
 
 def test_a_prefix_may_be_the_name_of_a_page_where_the_proxy_keeps_it(client: Client) -> None:
