@@ -31,6 +31,7 @@ from jobrunner.etl.progress import Emptied
 from jobrunner.etl.spark_conf import choose
 from jobrunner.formatting import duration, rate
 from jobrunner.inspector.lag import WITHIN_S, StationLag, read_lags
+from jobrunner.inspector.shards import OTHERS
 from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_output import FORMATS, log_to_stderr
@@ -61,7 +62,7 @@ def list_(shared: CommonOptions, modules: tuple[str, ...]) -> None:
     load_modules(modules_or_configured(modules))
     with connected(shared) as client:
         found = queue_views(client, [])
-    tell_unread(unread_queues(one for one in found if "/" in one.name))
+    tell_unread(unread_queues(one for one in found if "/" in one.name or one.name == OTHERS))
     rows = _rows({one.name: one for one in all_pipelines()}, {one.name: one for one in found})
     if shared.as_json:
         answer_json(rows)

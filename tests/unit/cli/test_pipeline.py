@@ -18,6 +18,7 @@ from jobrunner.cli.pipeline_show import fitting_table
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.etl import Pipeline
 from jobrunner.etl.progress import PipelineView, Progress, Rate, StationView
+from jobrunner.inspector.snapshot import QueueView
 from jobrunner.jobs.batch_record import BatchRecord, write_record
 from tests.support.registries import forget_pipelines
 
@@ -200,6 +201,14 @@ def test_list_tells_of_declared_pipelines_and_of_those_on_the_server(cli: Any, c
         {"name": "stock", "stations": None, "queues": 1, "open": 2, "dead": 0},
     ]
     assert cli("pipeline", "list", module).out.splitlines()[2].split() == ["stock", "-", "1", "2", "0"]
+
+
+def test_list_tells_that_there_may_be_others_while_the_list_of_queues_cannot_be_read(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlisted = QueueView(name="(others)", totals={}, workers=0, problem="node h:1 does not answer")
+    monkeypatch.setattr("jobrunner.cli.pipeline.queue_views", lambda *_: [unlisted])
+    assert "queue (others) cannot be read: node h:1 does not answer\n" in cli("pipeline", "list").err
 
 
 def test_diagram_is_text_or_mermaid_or_json(cli: Any, module: str) -> None:
