@@ -7,18 +7,18 @@ local now_ms, tasks, queue, to_queue, max_hops, over = unpack(ARGV, 1, 6)
 --       max_hops: 0 = no limit · over: '1' = they go in although the queue is full · then for each report: id, number
 --       of its lease, priority ('' = as it was), delay_ms (0 = now), count of words, field, value, ... to set
 -- reply a list, for each report: 'ok', or 'gone', 'not_reserved', 'lost', 'hops', 'full' (nothing changed)
--- Attempts, failures and expiries start anew; total_attempts and hops go on.
+-- Attempts, failures and expiries start anew; total_attempts and hops go on. Works on a server that is full.
 -- include numbers commands queue_position queue_settings waiting_set task_end task_leases
 -- rarely add_to_partitions
 
-local now = read_clock(now_ms)
-local ids, numbers, starts, at = {}, {}, {}, 7
+local now, ids, numbers, starts, at = read_clock(now_ms), {}, {}, {}, 7
 while ARGV[at] do
   local n = #ids + 1
   ids[n], numbers[n], starts[n] = ARGV[at], ARGV[at + 1], at
   at = at + 5 + ARGV[at + 4]
 end
 local verdicts, live = check_leases(ids, numbers, now, queue)
+if #live > 0 then write_even_when_full() end -- else a pipeline that has filled the server could never drain
 local capacity = over == '1' and math.huge or capacity_left(to_settings, to_waiting, to_scheduled)
 local most_hops = tonumber(max_hops) > 0 and tonumber(max_hops) or math.huge
 local last = tonumber(redis.call('GET', to_arrival)) or 0
