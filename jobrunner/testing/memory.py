@@ -5,7 +5,7 @@ from typing import Any, Never
 
 import msgspec
 
-from jobrunner.broker.calls.new_tasks import full
+from jobrunner.broker.calls.new_tasks import full, locked
 from jobrunner.broker.connect import Endpoint
 from jobrunner.broker.keys import Keys, split_queue, tag_of_id
 from jobrunner.client.async_client import AsyncClient
@@ -165,10 +165,7 @@ class MemoryClient(Client):
                 return holder
             if task.lock.lasts == "expired" or (lives and not (task.lock.lasts == "started" and begun)):
                 if task.lock.on_clash == "raise":
-                    holder_id = holder.task.id
-                    raise DuplicateTask(
-                        f"a task like this one, {holder_id}, is in queue {task.queue!r} already", holder_id
-                    )
+                    raise locked(task.queue, holder.task.id)
                 return holder
         self._locks[place] = (self._key(task), _lock_ends_ms(task))
         return None

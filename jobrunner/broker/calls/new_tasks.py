@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from jobrunner.broker.call import NOTED_S, Call, ScriptCommand, resp_args
-from jobrunner.broker.keys import QueueKeys
+from jobrunner.broker.keys import QueueKeys, split_queue
 from jobrunner.broker.resp import Arg, packed_head
 from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.errors import DuplicateTask, QueueFull
@@ -217,6 +217,13 @@ def clashing(queue: str, ids: list[str]) -> DuplicateTask:
     return DuplicateTask(
         f"queue {queue!r}: id {ids[0]!r}{more} exists already, or is given twice; nothing was added", ids[0], ids
     )
+
+
+def locked(queue: str, task_id: str) -> DuplicateTask:
+    """The error for a unique task while `task_id` holds its lock. Of a pipeline it may be at any station."""
+    tag, _ = split_queue(queue)
+    where = f"queue {queue!r}" if tag == queue else f"pipeline {tag!r}"
+    return DuplicateTask(f"a task like this one, {task_id}, is in {where} already", task_id)
 
 
 WAIT_ADVICE = ", wait for room (wait=…)"

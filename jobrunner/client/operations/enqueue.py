@@ -19,7 +19,6 @@ from jobrunner.client.operations.routing import Routes
 from jobrunner.client.outgoing import sending_of
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import (
-    DuplicateTask,
     InvalidName,
     JobrunnerError,
     OutcomeUnknown,
@@ -167,7 +166,7 @@ def placed(task: Task, reply: Any) -> Placed:
         return task.id, is_new(task, reply[0])
     word, task_id = reply[:2]
     if word == "clash" and task.lock.on_clash == "raise":
-        raise DuplicateTask(f"a task like this one, {task_id}, is in queue {task.queue!r} already", task_id)
+        raise new_tasks.locked(whole_queue(task.queue), task_id)
     return str(task_id), word == "new" or (word == "exists" and is_new(task, said=False))
 
 

@@ -14,7 +14,7 @@ from jobrunner import AsyncClient, Client, Unique, chain, group, job
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import current_client, pinned
 from jobrunner.client.loop_clients import current_async_client
-from jobrunner.errors import InvalidOption, JobrunnerError, TaskTimeout, UsageError
+from jobrunner.errors import DuplicateTask, InvalidOption, JobrunnerError, TaskTimeout, UsageError
 from jobrunner.jobs.registry import forget
 from jobrunner.outcome import Cancel
 from jobrunner.testing import Enqueued, inline
@@ -62,6 +62,19 @@ def where(request: pytest.FixtureRequest, server: Server, keys: Keys) -> Iterato
         else:
             ends.enter_context(pinned(ends.enter_context(Client(server.url, keys.prefix))))
         yield request.param
+
+
+@pytest.mark.usefixtures("where")
+@pytest.mark.parametrize(("queue", "named"), [("like", "queue 'like'"), ("line/b", "pipeline 'line'")])
+def test_the_error_for_a_task_like_another_names_the_pipeline_as_its_task_may_be_at_another_station(
+    queue: str, named: str
+) -> None:
+    first = only.using(queue=f"{queue[:5]}a" if "/" in queue else queue).enqueue(1)
+
+    with pytest.raises(DuplicateTask, match=f"^a task like this one, {first.id}, is in {named} already$") as refused:
+        only.using(queue=queue).enqueue(1)
+
+    assert refused.value.task_id == first.id
 
 
 @pytest.mark.usefixtures("where")
