@@ -103,6 +103,11 @@ class Link:
                 return self._result(returned)
             if self.fan_out and returned is not None:
                 return self._fan_out(returned, attempt)
+            if isinstance(returned, (list, tuple)) and returned and isinstance(returned[0], To):
+                raise PipelineError(
+                    f"station {self.queue!r} returned a {type(returned).__name__} of To(...), which is one payload: "
+                    "declare it with fan_out=True, so that each of them becomes an item"
+                )
             return self._moved(returned, attempt) if isinstance(returned, To) else self._passed_on(returned, attempt)
         except UsageError as error:
             raise Fail(f"{type(error).__name__}: {error}", retry=False) from error

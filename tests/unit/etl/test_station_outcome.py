@@ -147,6 +147,18 @@ def test_a_fan_out_may_yield_make_nothing_or_leave_the_item_as_it_is(orders: Pip
     assert visit("plain/raw", "kept") == Moved(queue="plain/next", payload=b'"kept"', max_hops=100)
 
 
+@pytest.mark.parametrize("several", [list, tuple])
+@pytest.mark.parametrize("to", ["next", ("next", "other")])
+def test_several_targets_of_an_item_without_fan_out_are_an_error(
+    orders: Pipeline, visit: Visit, several: Any, to: Any
+) -> None:
+    """They went on as one item, whose payload was made of the attributes of these objects."""
+    station(orders, lambda item: several([To("next", 1), To("next", 2)]), to=to)
+
+    with pytest.raises(Fail, match=r"returned a (list|tuple) of To\(...\), which is one payload: .* fan_out=True"):
+        visit("orders/raw")
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
