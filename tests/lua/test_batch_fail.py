@@ -71,6 +71,15 @@ def test_an_item_that_is_alone_has_its_own_number_of_attempts(mail, own, tries):
     assert fates == ["again"] * (tries - 1) + ["dead"]
 
 
+def test_a_failure_of_an_item_that_is_alone_counts_beside_its_expired_leases(mail, clock):
+    mail.configure(max_attempts=2)
+    mail.enqueue("x")
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
+    clock.advance(1000)
+
+    assert setback(mail, epoch=claim(mail).epoch) == "dead"
+
+
 def test_a_row_that_is_to_blame_is_tried_again_after_the_delay_when_it_is_alone(mail, clock):
     mail.enqueue("x", max_attempts=2)
     mail.run(batches.fill(mail.keys, "b", 1, had=0, count=1, lease_ms=1000, turn=1))
@@ -116,6 +125,16 @@ def test_a_batch_of_two_is_divided_too(mail):
     assert setback(mail, "divided") == "split"
     parts = [mail.raw.hgetall(mail.keys.batch + b"b.p%dof2" % n) for n in (1, 2)]
     assert [(part[b"failures"], part[b"expiries"], part[b"error"]) for part in parts] == [(b"0", b"0", b"why")] * 2
+
+
+def test_when_other_processes_may_finish_a_batch_without_rows(held, clock):
+    setback(held, "dissolved")
+    assert held.scores("finishing") == {"b": clock.ms}
+
+    held.enqueue("dies")
+    held.run(batches.fill(held.keys, "c", 1, had=0, count=1, lease_ms=1000, turn=2))
+    assert setback(held, "poison", batch="c") == "dead"
+    assert held.scores("finishing")["c"] == clock.ms + 60_000, "first its holder: two would count the death twice"
 
 
 @pytest.mark.parametrize("fate", ["failed", "blamed", "poison", "divided", "released", "dissolved"])

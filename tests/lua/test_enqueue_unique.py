@@ -204,6 +204,16 @@ def test_a_task_that_expired_is_not_taken_up_again(mail, add, clock, on_clash):
     assert mail.ids("dead") == ["a"]
 
 
+@pytest.mark.parametrize("more", [{}, {"headers": b"{}"}, {"headers": b"{}", "max_attempts": 3, "keepalive_ms": 9000}])
+@pytest.mark.parametrize("on_clash", ["replace", "reschedule"])
+def test_the_time_to_start_is_found_among_other_options(mail, add, clock, on_clash, more):
+    add("a")
+    add("b", on_clash=on_clash, expires_in_ms=1000, **more)
+    clock.advance(1000)
+    assert mail.reserve(9) == []
+    assert mail.ids("dead") == ["a"]
+
+
 def test_a_task_that_expired_is_still_that_of_a_throttle(mail, add, clock):
     add("a", lasts="expired", ttl_ms=5000, expires_in_ms=1000)
     clock.advance(2000)

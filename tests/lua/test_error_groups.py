@@ -119,7 +119,10 @@ def test_a_refused_report_is_not_counted(mail):
     assert sums(mail) == (1, 1)
 
 
-@pytest.mark.parametrize("way", ["requeue", "purge", "cancel", "remove", "trim by age", "trim by number"])
+WAYS = ["requeue", "purge", "cancel", "cancel twice", "remove", "trim by age", "trim by number"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_the_number_of_dead_tasks_stays_exact(mail, clock, way):
     fail(mail, DECLINED, DECLINED, TIMEOUT, fate="dead", ids=("a", "b", "c"))
     assert {name: one.dead for name, one in read(mail).items()} == {"CardDeclined": 2, "TimeoutError": 1}
@@ -130,9 +133,9 @@ def test_the_number_of_dead_tasks_stays_exact(mail, clock, way):
         ]  # fmt: skip
     elif way == "purge":
         assert mail.run(queues.purge(mail.keys, "dead", count=1)) == 1
-    elif way == "cancel":
-        mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000))
-        mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000))
+    elif way in ("cancel", "cancel twice"):
+        for _ in range(1 + (way == "cancel twice")):
+            mail.run(tasks.cancel(mail.keys, "a", keep_ms=1000))
     elif way == "remove":
         mail.run(tasks.remove(mail.keys, ["a", "a"]))
     elif way == "trim by age":
@@ -299,6 +302,15 @@ def test_the_group_of_all_others_keeps_the_time_of_its_first(mail, clock):
 
     other = read(mail)[""]
     assert (other.count, other.first_ms, other.last_ms) == (2, began, clock.ms)
+
+
+def test_an_old_group_with_a_dead_task_stays(mail, clock):
+    fail(mail, DECLINED, fate="dead", ids=("dead",))
+    clock.advance(8 * 86_400_000)
+    fail(mail, *[group_of("Charge", f"E{'x' * n}: boom") for n in range(199)])
+    fail(mail, TIMEOUT, ids=("last",))  # looks for an old group to drop
+
+    assert read(mail)["CardDeclined"].dead == 1
 
 
 def test_old_groups_with_dead_tasks_are_not_in_the_way_of_those_without(mail, clock):

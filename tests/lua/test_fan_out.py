@@ -67,6 +67,15 @@ def test_a_delay_schedules_a_child(lines, clock):
     assert left.scores("scheduled")["a1"] == clock.ms + 700
 
 
+def test_delayed_children_of_one_instant_come_in_the_order_of_the_report(lines, clock):
+    raw, left, _ = lines
+
+    spread(raw, raw.lease("a"), child(left, "z", delay_ms=700), child(left, "a1", delay_ms=700))
+    clock.advance(701)
+
+    assert [one.id for one in left.reserve(2)] == ["z", "a1"]
+
+
 def test_children_that_all_come_later_give_nobody_a_place_in_line(lines):
     raw, left, _ = lines
 
@@ -184,6 +193,15 @@ def test_all_children_or_none_go_into_a_queue_that_is_almost_full(lines):
     right.commit(*right.reserve())
     assert spread(raw, attempt, *family) == "ok"
     assert right.ids("waiting") == ["a2", "a3"]
+
+
+def test_each_child_needs_one_place(lines):
+    raw, left, _ = lines
+    left.configure(max_size=2)
+    left.enqueue("there")
+
+    assert spread(raw, raw.lease("a"), child(left, "a1")) == "ok"
+    assert spread(raw, raw.lease("b"), child(left, "b1")) == "full"
 
 
 def test_children_that_go_over_are_taken_by_a_full_queue(lines):

@@ -159,6 +159,14 @@ def test_a_task_that_is_handed_back_unbegun_costs_no_token(mail, delay_ms, field
     assert len(mail.reserve(9)) == 2
 
 
+@pytest.mark.parametrize("delay_ms", ["", "~0"], ids=["to its place", "of an unknown job"])
+def test_one_task_that_is_handed_back_unbegun_returns_its_token(mail, delay_ms):
+    limit(mail, max_tokens=2, interval_us=HOUR_US)
+    fill(mail, 3)
+    mail.release(mail.reserve(2)[0], delay_ms=delay_ms)
+    assert len(mail.reserve(3)) == 1
+
+
 @pytest.mark.parametrize("delay_ms", ["!", 0], ids=["to its place", "to the end"])
 def test_a_task_that_had_begun_keeps_its_token(mail, delay_ms):
     limit(mail, max_tokens=4, interval_us=HOUR_US)

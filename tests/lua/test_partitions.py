@@ -486,3 +486,14 @@ def test_a_key_that_comes_free_is_not_polled_while_the_queue_is_at_its_own_limit
 
     assert found.attempts == []
     assert found.next_event_ms == clock.ms + 28_000, "when the first lease ends, before the token of the queue"
+
+
+def test_a_task_without_a_partition_ends_while_others_hold_their_partitions(mail, add):
+    limit(mail, key_inflight=1)
+    add("a1", "-1", "a2")
+    held = {attempt.id: attempt for attempt in mail.reserve(3)}
+    assert held.keys() == {"a1", "-1"}
+    mail.commit(held["-1"])
+    assert taken(mail) == []
+    mail.commit(held["a1"])
+    assert taken(mail) == ["a2"]

@@ -85,6 +85,18 @@ def test_a_search_goes_on_behind_a_task_that_is_gone(mail, clock, last, newest):
     assert [one for one, _, _ in found] == list(left[left.index(last) + 1 :])
 
 
+@pytest.mark.parametrize("newest", [False, True])
+def test_an_id_comes_before_those_that_begin_with_it(mail, newest):
+    mail.enqueue("a", "aa", "ab")
+    mail.fail(*mail.reserve(3), fate="dead")
+    score = mail.raw.zscore(mail.keys.dead, "aa" if newest else "a")
+    mail.raw.zrem(mail.keys.dead, "aa" if newest else "a")
+
+    after = (f"{score:.0f}", "aa" if newest else "a")
+    found = chunk(mail, "dead", after=after, newest=newest).tasks
+    assert [one for one, _, _ in found] == (["a"] if newest else ["aa", "ab"])
+
+
 def test_a_state_without_tasks_is_at_its_end(mail):
     reply = chunk(mail, "waiting")
     assert (reply.read, reply.last, reply.is_end, reply.tasks) == (0, ("", ""), True, [])
