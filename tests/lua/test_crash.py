@@ -22,6 +22,13 @@ def test_a_task_goes_back_to_its_place_with_its_attempt_spent(mail):
     assert mail.totals() == {"enqueued": 3, "recovered": 2}
 
 
+def test_the_worker_that_died_is_noted(mail):
+    one = mail.lease("a")
+    mail.run(leases.crash(mail.keys, [(one.id, one.token, False)], reason="its worker died", worker="w1"))
+
+    assert b"\t1\tcrashed\tw1\tits worker died" in mail.hash("a")["failures"]
+
+
 def test_a_server_that_is_full_takes_the_report(mail):
     mail.enqueue("a")
     mail.enqueue("b", max_attempts=1)
