@@ -184,8 +184,8 @@ Schedule = Every | Cron
 def schedule_of(every: timedelta | float | None, cron: str | None, tz: str | None) -> Schedule:
     """The schedule of the options of a periodic job. Raises InvalidOption when these do not make one."""
     if (every is None) == (cron is None):
-        given = ", ".join(name for name, value in (("every", every), ("cron", cron), ("tz", tz)) if value is not None)
-        raise InvalidOption(f"options {given or 'none'}: a periodic job takes either every=… or cron=…")
+        both = "no schedule" if every is None else f"every={describe(every)} and cron={describe(cron)}"
+        raise InvalidOption(f"{both}: a periodic job takes either every=… or cron=…")
     if every is None:
         assert cron is not None
         return Cron(cron, "UTC" if tz is None else tz)

@@ -89,15 +89,22 @@ def definition_of(
 def _task_of(call: PeriodicCall) -> Task:
     bound: Any = None if isinstance(call, type) else getattr(call, "using", lambda: None)()
     if not hasattr(bound, "task"):
-        shown = getattr(call, "__name__", "SendReport")
-        made = f"{shown}(…)" if isinstance(call, type) or shown == "SendReport" else f"{shown}.bind(…)"
-        raise UsageError(f"add_periodic(…, {describe(call)}): give a job with its parameters: {made}")
+        raise UsageError(f"add_periodic(…, {describe(call)}): give a job with its parameters: {_made(call)}")
     if given := [option for option in _OF_ONE_TASK if getattr(bound.options, option) is not None]:
         raise InvalidOption(f"option {given[0]} is that of one task; a periodic job has many, when its schedule says")
     task: Task = bound.task()
     if task.lock is not None:
         raise InvalidOption(f"job {task.type!r} is unique: a periodic job is kept single by overlap=…, not by unique=…")
     return task
+
+
+def _made(call: object) -> str:
+    """How a call is made of a job; of something else, of any job."""
+    if isinstance(call, type):
+        return f"{call.__name__}(…)"
+    if hasattr(call, "bind"):
+        return f"{getattr(call, '__name__', 'job')}.bind(…)"
+    return "SendReport(…), or send_report.bind(…); for a flow, a job that enqueues it"
 
 
 def add(keys: Keys, encryption: PayloadEncryption | None, definition: AddedDefinition) -> Operation[None]:

@@ -178,7 +178,8 @@ def is_new(task: Task, said: bool) -> bool:
 
 def no_task(sent: object) -> UsageError:
     """The error for what is given to `Client.enqueue` and is no Task."""
-    name = sent if isinstance(sent, str) and sent.isidentifier() else getattr(sent, "__name__", "add")
+    named = getattr(sent, "__name__", "") if hasattr(sent, "definition") else sent
+    name = named if isinstance(named, str) and named.isidentifier() else "add"
     return UsageError(
         f"enqueue({describe(sent)}): a client sends Tasks; a job sends itself: {name}.enqueue(…), "
         "SendMail(…).enqueue(), or from the command line jobrunner enqueue NAME; "

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import redis
 
-from jobrunner import Client, Job, Unique, job
+from jobrunner import Client, Job, Unique, chain, job
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
@@ -130,10 +130,12 @@ def test_a_change_by_another_program_meanwhile_is_not_lost(
     [
         (lambda add: add("x", ping, every=5), UsageError, r"give a job with its parameters: ping\.bind\(…\)"),
         (lambda add: add("x", Report, every=5), UsageError, r"give a job with its parameters: Report\(…\)"),
-        (lambda add: add("x", ping.using(queue="q"), every=5), UsageError, "give a job with its parameters"),
-        (lambda add: add("x", "ping", every=5), UsageError, "give a job with its parameters"),
-        (lambda add: add("x", ping.bind("b")), InvalidOption, "either every=… or cron=…"),
-        (lambda add: add("x", ping.bind("b"), every=5, cron="* * * * *"), InvalidOption, "options every, cron"),
+        (lambda add: add("x", ping.using(queue="q"), every=5), UsageError, r"parameters: ping\.bind\(…\)"),
+        (lambda add: add("x", Report.using(queue="q"), every=5), UsageError, r"parameters: job\.bind\(…\)"),
+        (lambda add: add("x", chain(ping.bind("b")), every=5), UsageError, "for a flow, a job that enqueues it"),
+        (lambda add: add("x", "ping", every=5), UsageError, r"parameters: SendReport\(…\), or send_report\.bind"),
+        (lambda add: add("x", ping.bind("b")), InvalidOption, "no schedule: a periodic job takes either"),
+        (lambda add: add("x", ping.bind("b"), every=5, cron="* * * * *"), InvalidOption, "every=5 and cron="),
         (lambda add: add("x", ping.bind("b"), every=5, tz="UTC"), InvalidOption, "tz='UTC' goes with cron"),
         (lambda add: add("x", ping.bind("b"), cron="61 * * * *"), InvalidOption, "its minute is '61'; give 0-59"),
         (lambda add: add("x", ping.bind("b"), cron="* * * * *", tz="Mars/X"), InvalidOption, "tz is 'Mars/X'"),

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobrunner.clock import unix_ms
-from jobrunner.errors import FolderError, InvalidOption, UsageError
+from jobrunner.errors import FolderError, InvalidOption, MicroBatchChanged, UsageError
 from jobrunner.spark.compaction import batch_folders, compact
 from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
 from jobrunner.spark.lake.write import micro_batch
@@ -201,8 +201,8 @@ def test_a_micro_batch_that_comes_again_after_it_was_merged_is_not_written_twice
     root, ids = batches
     write(root, "q-1", ["q.1"], of=micro_batch(query, 1))
     (root / f"_attempt-{name}-1@1.dead").mkdir()  # of a driver that was killed
-    write(root, "q-2", ["q.2"], of=micro_batch(query, 2))
     write(root, "q-1", ["q.1"], of=micro_batch(query, 1))
+    write(root, "q-2", ["q.2"], of=micro_batch(query, 2))
     assert not list(root.glob("_attempt-*"))
     assert (root / f"batch={name}-1").is_dir()
     run(root)
@@ -250,7 +250,9 @@ def test_what_was_merged_is_remembered_for_30_days_whatever_its_id(tmp_path, mon
     (record,) = (root / "_jobrunner/merges").glob("*.done")
     record.write_text(json.dumps({key: of for key, of in json.loads(record.read_text()).items() if key != "merged_ms"}))
     assert write_and_run(20, "q-2", "q-3") == [[made, "q-1", "q-2", "q-3"]]  # the record before was of an older version
-    write(root, "q-1", ["q-1"], of=micro_batch("q", 1))
+    write(root, "q-3", ["q-3"], of=micro_batch("q", 3))
+    with pytest.raises(MicroBatchChanged, match=r"'q-1' was written to .* before, and a later one, too"):
+        write(root, "q-1", ["q-1"], of=micro_batch("q", 1))
     assert read(files_in(root)) == dict.fromkeys(["q-1", "q-2", "q-3", made, old], 1)
     assert write_and_run(31, "q-4") == [["q-2", "q-3", "q-4"]]
     assert write_and_run(60) == [["q-2", "q-3", "q-4"]]
