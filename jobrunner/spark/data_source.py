@@ -41,6 +41,7 @@ from jobrunner.spark.running import (
     first_line,
     has_conf,
     is_over,
+    keep_tables_in_requests,
     parses_as_spark_2,
     remember,
     session_id,
@@ -150,6 +151,7 @@ def prepare(spark: SparkSession) -> None:
     for name, value in NEEDED_CONF.items():
         if not has_conf(spark, name):
             set_conf(spark, name, value)
+    keep_tables_in_requests(spark)
     activate(spark)
     _make_known(spark)
     on_use(_follow)

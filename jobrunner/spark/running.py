@@ -23,6 +23,9 @@ _JAVA_CALL = re.compile(r"An error occurred while calling \S+")
 """Matches the first line of a Java error, which names only the call."""
 _CONTEXT_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 TIME_POLICY = "spark.sql.legacy.timeParserPolicy"
+_KEPT_ABOVE = "spark.sql.session.localRelationCacheThreshold"
+_LARGEST_REQUEST = 64 << 20
+"""Bytes of a table in a request: above those of any batch that a driver reads, half of what gRPC takes."""
 _remembered: list["SparkSession"] = []
 _log = SafeLogger("jobrunner.spark")
 
@@ -118,6 +121,16 @@ def set_conf(spark: "SparkSession", name: str, value: str) -> bool:
                          setting=name, value=value, error=line)  # fmt: skip
         return False
     return True
+
+
+def keep_tables_in_requests(spark: "SparkSession") -> None:
+    """Under Spark Connect, sends the items of a batch within its request. A server (4.3) keeps each larger table of a
+    client, above 1 MB by default, until the session ends, which is that of a worker: one such table for each batch."""
+    if is_classic(spark):
+        return
+    limit = conf_of(spark, _KEPT_ABOVE)
+    if limit is not None and limit.isdecimal() and int(limit) < _LARGEST_REQUEST:
+        set_conf(spark, _KEPT_ABOVE, str(_LARGEST_REQUEST))
 
 
 def set_all(spark: "SparkSession", settings: Mapping[str, str]) -> None:

@@ -25,6 +25,8 @@ elif how != "submit":
     builder = builder.master(how)
 spark = builder.getOrCreate()
 register(spark)
+if how.startswith("remote="):  # else the server keeps the items of each batch until the session ends
+    assert int(spark.conf.get("spark.sql.session.localRelationCacheThreshold")) >= 64 << 20
 shop = Pipeline("shop")
 
 
