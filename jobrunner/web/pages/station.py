@@ -6,8 +6,9 @@ from typing import Any
 
 from jobrunner.charts import ChartSeries
 from jobrunner.charts.responsive import lines
+from jobrunner.client.client import broker_of, keys_of
 from jobrunner.clock import from_ms
-from jobrunner.etl.graph import QueueNode
+from jobrunner.etl.graph import QueueNode, published
 from jobrunner.inspector.batches import BatchRecord, recent_batches, stopped_by
 from jobrunner.inspector.lag import read_lags
 from jobrunner.inspector.stats import read_window, series_of
@@ -29,7 +30,8 @@ _SECONDS = ("max_wait", "lease")
 def _station(context: Context) -> tuple[str, Values]:
     pipeline, short = context.path("pipeline"), context.path("station")
     name, seen = f"{pipeline}/{short}", context.snapshot()
-    graph = seen.graphs.get(pipeline)
+    # Without the node that has the graphs the snapshot has none, and the reading says so.
+    graph = seen.graphs.get(pipeline) or broker_of(context.client).run(published(keys_of(context.client))).get(pipeline)
     node = next((one for one in graph.nodes if one.queue == name), None) if graph else None
     if node is None or not node.is_served:
         raise NotThere(f"pipeline {pipeline!r} has no station {short!r}: see its page for those it has")

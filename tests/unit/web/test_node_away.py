@@ -66,3 +66,17 @@ def test_pages_show_the_known_queues_while_the_node_of_the_list_of_queues_is_awa
     for path in ("/tasks", "/history", "/dead"):
         assert found(path)["search"]["problems"] == [["(others)", away]], path
     assert found("/queues/unserved")["queue"]["waiting"] == 1, "it is there, listed or not"
+
+
+def test_the_page_of_a_station_does_not_deny_it_while_the_node_of_the_graphs_is_away(
+    client: Client, browse: Callable[..., Any], keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dashboard that was started then said that the pipeline has no such station."""
+    client.queue("orders/raw").push("x")
+    monkeypatch.setattr(Broker, "is_away", lambda *_: False)
+    take_away(broker_of(client), monkeypatch, lambda key: key == keys.pipelines)
+
+    refused = browse().get("/pipelines/orders/raw", headers={"accept": "application/json"})
+
+    assert refused.status_code == 503, refused.text
+    assert "node h:1 of the cluster does not answer" in refused.json()["error"]
