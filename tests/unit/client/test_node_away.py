@@ -40,8 +40,8 @@ def test_a_program_enqueues_into_queues_that_exist_though_the_node_of_their_list
     keys, late = keys_of(client), [0.0]
     monkeypatch.setattr(routing.Routes, "on_several_nodes", True)
     monkeypatch.setattr(routing, "monotonic", lambda: 1000.0 + late[0])
+    client.queue("mail").push("known")  # into the first shard, which registers itself with its first task
     client.queue("mail").configure(partitions=partitions)
-    client.queue("mail").push("known")
     with Client(client.settings.url, client.settings.prefix) as fresh:
         with monkeypatch.context() as absent:
             take_away(broker_of(fresh), absent, lambda key: key == keys.queues)
