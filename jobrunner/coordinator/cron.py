@@ -250,7 +250,9 @@ class PeriodicTicks:
             yield from self._fire(definition, "", tick, epoch, together=tick)
             return schedule.next_after(tick)
         if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
-            yield from self._last.anchor(definition, last_tick_at(schedule, last_tick, now), epoch)
+            # Not before the last tick: the clock may have stepped back, or `now` be from before a slow call.
+            to = max(last_tick_at(schedule, last_tick, now), last_tick)
+            yield from self._last.anchor(definition, to, epoch)
             return now + _AFTER_DISPUTE
         longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
         if last_tick - now > longest_ahead:

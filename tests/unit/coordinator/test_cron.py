@@ -593,6 +593,16 @@ def test_a_changed_schedule_counts_from_the_moment_of_the_change(fire: PeriodicT
 
 
 @pytest.mark.usefixtures("read_anew")
+def test_a_schedule_that_is_changed_while_the_clock_steps_back_goes_on_behind_its_last_tick(
+    fire: PeriodicTicks, town: Town
+) -> None:
+    """It went on from an instant before, so ticks that had fired or been passed came again."""
+    turns(fire, town, 0, 10, schedule=Every(10).spec(), catch_up=100)
+    turns(fire, town, 8, 9, 10.5, 13, 14.5, schedule=Every(4).spec(), catch_up=100)
+    assert town.ticks() == [0, 10, 14]
+
+
+@pytest.mark.usefixtures("read_anew")
 def test_a_job_that_has_not_run_yet_has_its_schedule_noted(fire: PeriodicTicks, town: Town) -> None:
     town.start = NOON
     turns(fire, town, 0, schedule=Cron("0 3 * * *").spec())
