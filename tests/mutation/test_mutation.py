@@ -1,6 +1,7 @@
 """The mutation command finds mutants of each kind, kills one that a test notices, and lists one that none does."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -207,7 +208,7 @@ def test_the_command_kills_what_a_test_notices_and_lists_what_none_does(tmp_path
     assert status["do end"] == "killed", "without the note, no producer is woken"
     assert {one["by"] for one in found["mutants"] if one["status"] == "killed"} == {"test"}
     assert "fails without a mutant, so it is left out: " in said.stderr
-    assert "::test_it: assert 3 < 3" in said.stderr
+    assert re.search(r"::test_it: assert \d < 3", said.stderr), "it was run again, whichever mutant it failed for"
     assert "::test_left_behind: pytest.PytestUnraisableExceptionWarning" in said.stderr
     unlimited = "return capacity == math.huge and 1 or math.max(capacity, 0)"
     assert status[unlimited] == "survived", "the queue of the test has a limit"

@@ -27,7 +27,7 @@ KEPT: dict[int, Kept] = {
         "a full queue refused a flow, which was taken back, and the judge knew no end of a task but success and death",
     ),
     4853: Kept("CANCELLED_AND_STILL_THERE", "the same"),
-    20281: Kept("DELETED_AND_NOT_COUNTED", "what a deletion of a queue took that was broken off was in no total"),
+    5625: Kept("DELETED_AND_NOT_COUNTED", "what a deletion of a queue took that was broken off was in no total"),
     9397: Kept("ABANDONED_JOIN_FIRES", "the same, where a join would fire that was taken back"),
 }
 

@@ -132,7 +132,7 @@ def test_leaders_follow_one_another_and_fire_ticks() -> None:
 
 
 def test_queues_leave_and_come_back() -> None:
-    said = "\n".join(traces_of(range(DELETED, 6000, 64)))
+    said = "\n".join(traces_of(range(DELETED, 10_000, 64)))
     for word in ("delete_queue → deleted", "delete_queue → held, ", "delete_queue → more, ", "queue_forget → .*marked",
                  "queue_forget → .*forgotten", "purge → [1-9]", "deleter 1: hears QueueNotEmpty"):  # fmt: skip
         assert re.search(word, said, re.MULTILINE), word

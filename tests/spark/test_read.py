@@ -478,6 +478,7 @@ def test_a_session_that_is_known_already_follows_the_server_that_is_configured_l
 
 
 def test_a_session_whose_java_is_gone_does_not_keep_a_program_from_its_server(spark, current, server, monkeypatch):
+    monkeypatch.setattr("jobrunner.spark.data_source._registered", {})  # other tests had sessions of their own
     register(spark)
     monkeypatch.setattr("jobrunner.spark.data_source.is_over", lambda _: 1 / 0)
 
