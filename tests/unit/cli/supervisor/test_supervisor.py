@@ -306,10 +306,17 @@ def test_one_that_worked_before_is_not_given_up_while_others_work(
     tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "_LONGEST_PAUSE_S", 0.001)
+    hears = Supervisor._heard
+
+    def heard(self: Supervisor, slot: Any, process: Any, word: str) -> None:
+        hears(self, slot, process, word)
+        (tmp_path / f"heard-{word}").touch()
+
+    monkeypatch.setattr(Supervisor, "_heard", heard)
     worked_once = """
 if number == 1:
     tell("takes")
-    await_file("start-2")
+    await_file("heard-ready")
     leave(9)
 elif 2 < number < 12:
     leave(2)
