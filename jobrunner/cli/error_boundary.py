@@ -108,7 +108,7 @@ def _message(error: Exception) -> str:
 
 
 def _remedy_of_limit(error: Exception) -> str:
-    """What to do where the system gives this process no more of what it needs; '' for another error."""
+    """The remedy when this process has reached a limit of the system; '' for another error."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return "raise the limit on open files (ulimit -n)"
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
