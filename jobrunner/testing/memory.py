@@ -159,6 +159,7 @@ class MemoryClient(Client):
             lives = holder.state in (TaskState.WAITING, TaskState.SCHEDULED, TaskState.PENDING)
             begun = holder.state is TaskState.PENDING or holder.retry_count > 0
             lives = lives and (begun or holder.start_by_ms is None or holder.start_by_ms > unix_ms())
+            lives = lives and holder.task.lock is not None and holder.task.lock.digest == task.lock.digest
             if lives and not begun and task.lock.on_clash in ("replace", "reschedule"):
                 self.put_instead(holder, task)
                 self._locks[place] = (holder_key, _lock_ends_ms(task))

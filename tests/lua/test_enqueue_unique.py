@@ -503,6 +503,25 @@ def test_a_damaged_lock_or_holder_locks_nothing(mail, add):
     assert add("b") == ("new", "b")
 
 
+@pytest.mark.parametrize("on_clash", ["existing", "replace", "reschedule"])
+@pytest.mark.parametrize("digest", ["other", None])
+def test_a_task_with_the_id_of_an_earlier_holder_has_not_its_lock(mail, add, digest, on_clash):
+    add("a")
+    mail.run(leases.pop(mail.keys, 1))
+    if digest:
+        add("a", digest=digest)
+    else:
+        mail.enqueue("a")
+    before = mail.hash("a")
+
+    assert add("b", on_clash=on_clash) == ("new", "b")
+    assert mail.hash("a") == before
+    assert mail.ids("waiting") == ["a", "b"]
+    assert add("c") == ("clash", "b")
+    if digest:
+        assert add("c", digest=digest) == ("clash", "a")
+
+
 def test_what_is_replaced_keeps_no_options_of_the_old_one(mail, add):
     options = {"headers": b"{}", "encoding": "json", "max_attempts": 3, "max_stalled": 2, "keepalive_ms": 9, "key": "k"}
     options |= {"expires_in_ms": 99}

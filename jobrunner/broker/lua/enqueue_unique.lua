@@ -56,7 +56,7 @@ end
 if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end
 local ends, holder = string.match(redis.call('GET', lock) or '', '^(%S+) (.+)$')
 if holder and holder ~= id and tonumber(ends) > now then
-  local prefix, state, task = place_of_holder(holder, now)
+  local prefix, state, task = place_of_holder(holder, lock, now)
   local begun = state == 'pending' or state and (number(task[2]) or 0) + (number(task[9]) or 0) > 0
   if state and not begun and has_expired(prefix, task, now) then state = nil end  -- no reserve has met it yet
   if state and not begun and on_clash ~= '' then return put_instead(holder, prefix, state, task) end

@@ -49,6 +49,17 @@ def test_tasks_whose_jobs_read_the_same_are_alike(current: Client, same: Any) ->
     assert amount.enqueue(*same[0]).id == amount.enqueue(*same[1]).id
 
 
+@pytest.mark.parametrize("unique", [plain, by_x, raising])
+def test_a_later_task_of_the_same_id_does_not_hold_the_lock_of_the_earlier_one(current: Client, unique: Any) -> None:
+    """The enqueue added nothing, or gave its parameters to a task of another job."""
+    unique.using(id="mine").enqueue(1)
+    current.queue("u").pop()
+    later = free.using(id="mine").enqueue(2)
+
+    assert unique.enqueue(1).is_new
+    assert later.record().type == "unique.free"
+
+
 @job(name="unique.at", queue="u", unique=True, partition_by="at")
 def at_instant(at: datetime, days: dict[str, set[datetime]] | None = None, note: Any = None) -> None: ...
 

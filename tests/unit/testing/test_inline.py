@@ -69,6 +69,14 @@ class Note(Job):
         ran.append("after")
 
 
+@job(name="inline-alone", queue="notes", unique=True, result_ttl=0)
+class Alone(Job):
+    what: str
+
+    def run(self) -> None:
+        ran.append(self.what)
+
+
 @job(name="inline-throttled", unique=Unique(until="expired", on_clash="raise"))
 class Throttled(Job):
     what: str
@@ -630,6 +638,14 @@ def test_all_tasks_of_an_enqueue_many_are_checked_before_the_first_runs(way: str
 
         assert len(asyncio.run(add_all([Note("1"), Note("2")], way))) == 2
     assert ran.count("before") == 2
+
+
+def test_a_later_task_of_the_same_id_does_not_hold_the_lock_of_the_earlier_one() -> None:
+    with inline():
+        Alone("a").using(id="mine").enqueue()
+        assert Note("b").using(id="mine", in_=60).enqueue().is_new
+        assert Alone("a").enqueue().is_new
+    assert [what for what in ran if what == "a"] == ["a", "a"]
 
 
 def test_a_unique_task_that_is_there_is_raised_behind_the_others_of_its_call() -> None:

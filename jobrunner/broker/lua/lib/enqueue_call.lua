@@ -34,12 +34,13 @@ end
 
 -- Returns the holder of a lock: the prefix of the keys of its queue, its state, and fields of its hash: full name of
 -- its queue, retry_count, expires_in_ms, enqueue_time, and as the ninth hops: an item that a station passed on has
--- begun. Returns nothing when its state holds no lock; when the task was asked to stop and released, as the next
--- reserve cancels it; and when it does not survive the end of its lease, even before a reserve has recovered it.
-local function place_of_holder(holder, now)
+-- begun. Returns nothing when its state holds no lock; when a later task has the same id, and not this lock; when the
+-- task was asked to stop and released, as the next reserve cancels it; and when it does not survive the end of its
+-- lease, even before a reserve has recovered it.
+local function place_of_holder(holder, lock, now)
   local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'expires_in_ms', 'enqueue_time',
-    'cancel_requested', 'max_attempts', 'expiries', 'max_stalled', 'hops')
-  if task.err or not task[1] then return end
+    'cancel_requested', 'max_attempts', 'expiries', 'max_stalled', 'hops', 'lock')
+  if task.err or not task[1] or task[10] ~= string.match(lock, '[^:]*$') then return end
   local name, cancelled = task[1], task[5]
   if string.sub(name, 1, #tag + 1) == tag .. '/' then name = string.sub(name, #tag + 2) end
   local prefix = base .. name .. ':'
