@@ -161,7 +161,7 @@ def _fan_out(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
     own = keys.queue(attempt.queue)
     children = [
         leases.Child(
-            id=derived_id(attempt.id, ordinal, own.tag), to=keys.queue(child.queue), fields=_own_fields(attempt, child),
+            id=child_id(attempt, ordinal, own.tag), to=keys.queue(child.queue), fields=_own_fields(attempt, child),
             priority=child.priority, delay_ms=child.delay_s * 1000, over=not child.waits,
         )
         for ordinal, child in enumerate(outcome.children)
@@ -170,6 +170,12 @@ def _fan_out(keys: Keys, attempt: Attempt, outcome: Outcome) -> Call[list[str]]:
     return leases.fan_out(
         own, attempt.id, attempt.token, children, keep_ms=keep_ms(attempt), then=attempt.then or b"", max_hops=max_hops
     )
+
+
+def child_id(attempt: Attempt, ordinal: int, tag: str) -> str:
+    """The id of a child, the same for each report of its parent. An id of one's own may be used again: the instant of
+    its enqueue makes the children of the later item others than those of the earlier one, which may still be there."""
+    return derived_id(attempt.id, f"{attempt.enqueue_time_ms}.{ordinal}", tag)
 
 
 def _own_fields(attempt: Attempt, child: Moved) -> Sequence[Arg]:

@@ -22,7 +22,7 @@ from jobrunner.logs import SafeLogger
 from jobrunner.loop import Complaints
 from jobrunner.outcome import Deferred, Failed, FannedOut, Moved, Outcome, Succeeded, Unknown
 from jobrunner.retry import Backoff
-from jobrunner.task import derived_id
+from jobrunner.worker.report.report_calls import child_id
 
 _SHORTEST_S = 1.0
 _LONGEST_S = 30.0
@@ -138,7 +138,7 @@ def encrypted_outcome(encryption: PayloadEncryption, keys: Keys, attempt: Attemp
             children=tuple(
                 _encrypted_move(
                     encryption, attempt, child, queue, keys.queue(child.queue),
-                    derived_id(attempt.id, place, queue.tag), b"",
+                    child_id(attempt, place, queue.tag), b"",
                 )
                 for place, child in enumerate(outcome.children)
             )

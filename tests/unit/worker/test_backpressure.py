@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import redis
 
 from jobrunner import Client
 from jobrunner.attempt import Attempt
@@ -13,9 +14,10 @@ from jobrunner.client.client import broker_of
 from jobrunner.client.item import Item
 from jobrunner.errors import ServerError
 from jobrunner.outcome import Dropped, Failed, FannedOut, Moved, Outcome, Succeeded
-from jobrunner.task import TaskState, derived_id
+from jobrunner.task import TaskState
 from jobrunner.worker.fetch import waiting_reports
 from jobrunner.worker.fetch.reserve_plan import QueueRotation, ReservePlan
+from jobrunner.worker.report.report_calls import child_id
 from tests.support.waiting import wait_for
 from tests.unit.worker.test_fetcher import Bench, Unreachable
 
@@ -83,7 +85,7 @@ def test_a_fan_out_makes_children_with_ids_derived_from_the_parent(bench: Bench,
 
     end(bench, [parent], FannedOut(children=(Moved(queue=CLEAN, payload=b"[1]"), Moved(queue=OTHER), ON)))
 
-    ids = [derived_id(parent.id, ordinal, "p") for ordinal in range(3)]
+    ids = [child_id(parent, ordinal, "p") for ordinal in range(3)]
     assert client.queue(CLEAN).ids("waiting") == [ids[0], ids[2]]
     assert client.queue(OTHER).ids("pending") == [ids[1]] or client.queue(OTHER).ids("waiting") == [ids[1]]
     assert tag_of_id(ids[0]) == "p"
@@ -92,6 +94,18 @@ def test_a_fan_out_makes_children_with_ids_derived_from_the_parent(bench: Bench,
     assert {record.fields["headers"] for record in records} == {b'{"trace":"1"}'}
     assert {record.fields["encoding"] for record in records} == {b"json"}
     assert client.task(parent.id).state is TaskState.SUCCEEDED
+
+
+def test_an_item_whose_id_is_used_again_has_children_of_its_own(
+    bench: Bench, client: Client, keys: Keys, raw: redis.Redis
+) -> None:
+    """Those of the first item that were still there swallowed them."""
+    for number in range(2):
+        bench.fetcher.fetch_now()
+        (parent,) = begun(bench, client, 1, id="mine")
+        end(bench, [parent], FannedOut(children=(ON, ON)))
+        raw.delete(keys.queue(RAW).task("mine"))  # its time to be read is over
+        assert counts(client, CLEAN)["waiting"] == 2 * (number + 1)
 
 
 def test_a_damaged_encoding_does_not_stop_the_reports(bench: Bench, client: Client) -> None:
