@@ -65,14 +65,14 @@ def configure(observer: _Observer, keys: list[bytes], args: list[bytes], reply: 
 def pop(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply. Raises Violation."""
     queue, now = queue_of_key(keys[0]), observer.now()
-    for task_id, *_ in reply:
+    for task_id, *_ in reply or ():
         seen = observer.seen(task_id)
         if seen.ends > now or seen.outcome or seen.is_to_stop:
             raise Violation(f"{task_id.decode()} was popped, but it is {seen.outcome or 'leased or cancelled'}")
         observer.arrives(seen, task_id, queue)
         seen.outcome, seen.ends = "succeeded", 0.0
         note_end(observer, queue, task_id)
-    check_flow(observer, queue, len(reply), now)
+    check_flow(observer, queue, len(reply or ()), now)
 
 
 def requeue(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:

@@ -123,9 +123,9 @@ def reserve(
     )  # fmt: skip
 
 
-def pop(keys: QueueKeys, count: int, *, most_bytes: int = CALL_BYTES) -> Call[list[list[Any]]]:
+def pop(keys: QueueKeys, count: int, *, most_bytes: int = CALL_BYTES) -> Call[list[list[Any]] | None]:
     """Takes up to `count` tasks, and `most_bytes` of payloads or one task, out of the queue, at most once. Reply: lists
-    of id, type, payload, headers (bytes)."""
+    of id, type, payload, headers (bytes); None when there may be tasks behind those that the call looked at."""
     return _pop.on(keys, tasks=keys.tasks, count=count, most_bytes=most_bytes)
 
 

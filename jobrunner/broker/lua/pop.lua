@@ -6,7 +6,7 @@ local now_ms, tasks, count, most_bytes = unpack(ARGV)
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · count: at most so many ·
 --       most_bytes: of payloads, beyond which no more are taken out
 -- reply list of {id, type, payload, headers, encoding, then, retry_count}; empty when nothing waits, the queue is
---       paused or has no tokens
+--       paused or has no tokens; nil when the bound on one call ended it before any was found
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
 -- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation queue_scan hand_out
 -- rarely promote
@@ -38,6 +38,6 @@ local function take_out(ids, may_stop)
   return #taken, stopped_at
 end
 
-hand_out_tasks(config, math.min(count, config.at_most), take_out, now, false)
+local taken, is_cut_short, lifts = hand_out_tasks(config, math.min(count, config.at_most), take_out, now, false)
 if redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
-return reply
+return (taken > 0 or not (is_cut_short or (number(next_event(config, lifts)) or math.huge) <= now)) and reply

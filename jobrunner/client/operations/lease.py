@@ -55,9 +55,12 @@ def reserve(
     except ReportsRefused:
         yield Uninterrupted(_released([(ref, n)], [found]), undo=lambda _: [])
         raise
-    while not found.attempts and (left := ends - monotonic()) > 0:
-        foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
-        yield WorkHint([ref.keys], min(left, foretold, _RECHECK_S))
+    while not found.attempts:
+        if not found.is_cut_short:
+            if (left := ends - monotonic()) <= 0:
+                break
+            foretold = left if found.next_event_ms is None else (found.next_event_ms - found.now_ms) / 1000
+            yield WorkHint([ref.keys], min(left, foretold, _RECHECK_S))
         (found,) = yield from _taken(ref, n, keepalive_ms, [])
     return found.attempts  # type: ignore[no-any-return]
 

@@ -134,7 +134,9 @@ def not_made(name: str, client: str, given: object) -> UsageError:
 def pop(ref: QueueRef, n: int) -> Operation[list[Popped]]:
     """Returns the items taken out of the queue."""
     check_whole(n, "n", minimum=1, maximum=1000)
-    taken = yield from ask(leases.pop(ref.keys, n))
+    taken = None
+    while taken is None:
+        taken = yield from ask(leases.pop(ref.keys, n))
     return [_popped(ref, *raw) for raw in taken]
 
 

@@ -62,8 +62,9 @@ def reserve(
             return taken
         probes = yield from _probed(every, refused)
         ref.ready[:] = [shard for shard in every if shard.name in probes and probes[shard.name].has_tasks]
-        if taken := (yield from _taken(every, ref.ready, n, keepalive_ms, refused)):
-            return taken
+        while ref.ready:  # they leave it, or a bound on one call ended it before it found any
+            if taken := (yield from _taken(every, ref.ready, n, keepalive_ms, refused)):
+                return taken
         if every[0].name not in refused and (yield from _balanced(ref, every)):
             continue
         there = [shard for shard in every if shard.name not in refused]
@@ -111,7 +112,7 @@ def _taken(
             refused[shard.name] = some
             continue
         taken += some.attempts
-        if some.attempts and (len(some.attempts) == count or some.is_cut_short):
+        if len(some.attempts) == count or some.is_cut_short:
             ready.append(shard)
     return taken
 

@@ -321,3 +321,36 @@ def test_who_wants_more_than_a_slice_of_overdue_tasks_gets_them_in_their_order(q
     clock.advance(1_000)
     assert [item.payload for item in queue.reserve(300)] == list(range(300))
     assert [item.payload for item in queue.pop(600)] == list(range(300, 700))
+
+
+@pytest.mark.parametrize("take", ["reserve", "pop"])
+@pytest.mark.parametrize("settings", [{}, {"fair": True}, {"partitions": 2}])
+def test_an_item_is_found_behind_any_number_that_expired(
+    queue: Any, clock: Any, take: str, settings: dict[str, Any]
+) -> None:
+    """A loop that ends when nothing is handed out left it behind."""
+    clock.set()
+    queue.configure(**settings)
+    keys = [None] * 1600 if "fair" not in settings else [f"tenant-{n}" for n in range(1600)]
+    queue.push_many([Item(n, expires_in=1, partition=key) for n, key in enumerate(keys)])
+    queue.push_many([Item("first", partition="a"), Item("second", partition="b")])
+    clock.advance(2_000)
+
+    found = [*getattr(queue, take)(1), *getattr(queue, take)(1)]
+
+    assert {item.payload for item in found} == {"first", "second"}
+    assert getattr(queue, take)(1) == []
+
+
+@pytest.mark.parametrize("take", ["reserve", "pop"])
+def test_an_item_is_found_behind_any_number_whose_last_lease_ended_or_that_come_due_expired(
+    queue: Any, clock: Any, take: str
+) -> None:
+    clock.set()
+    queue.push_many([Item(n, max_attempts=1) for n in range(1200)])
+    assert len(queue.reserve(1200, keepalive=1)) == 1200
+    queue.push_many([Item(n, in_=1, expires_in=0.5) for n in range(700)])
+    queue.push("there", in_=1.5)
+    clock.advance(2_000)
+
+    assert [item.payload for item in getattr(queue, take)(1)] == ["there"]

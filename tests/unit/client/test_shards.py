@@ -1002,3 +1002,16 @@ def test_the_asyncio_twin_does_the_same(client: Client) -> None:
             assert await twin.queues() == ["mail"]
 
     asyncio.run(use())
+
+
+def test_a_reserve_of_one_passes_over_shards_whose_keys_are_at_their_limits(client: Client, mail: Queue) -> None:
+    """It asked the first shard that has tasks alone, and returned nothing."""
+    mail.configure(max_inflight_per_partition=1)
+    mail.push_many(Item(number, partition=key_of_shard(number % 4)) for number in range(8))
+    taken = {shard_of(one.id): one for one in mail.reserve(4)}
+    assert len(taken) == 4
+    taken[shard_name("mail", 3)].commit()
+
+    (last,) = mail.reserve(1)
+    assert shard_of(last.id) == shard_name("mail", 3)
+    assert mail.reserve(1) == []
