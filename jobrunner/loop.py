@@ -197,6 +197,12 @@ class Loop:
 
     def _after_failure(self, error: Exception) -> float:
         self._failures += 1
+        self.complain(error)
+        return back_off(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+
+    def complain(self, error: Exception) -> None:
+        """Logs an error as one of this turn. A step calls it for the error of a part of it, for which the rest of its
+        work must not back off."""
         self._faults += 1
         before, self._trouble = self._trouble, "server" if isinstance(error, ServerError) else self.name
         if self._trouble != before:
@@ -204,7 +210,6 @@ class Loop:
         if self._complaints.may_tell(self._trouble, self.name) and not self._stopping:
             shown = f"{type(error).__name__}: {error}"
             self._log.warning("loop failed", loop=self.name, error=shown, failures=self._faults)
-        return back_off(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
 
 def back_off(failures: int, first_s: float, longest_s: float) -> float:

@@ -146,7 +146,10 @@ class Shutdown:
         fetcher = self._parts.fetcher
         try:
             fetcher.step()
-        except JobrunnerError as error:
+            error = fetcher.refusal
+        except JobrunnerError as no_answer:
+            error = no_answer
+        if error is not None:
             _log.warning("the last reports were not sent", tasks=len(fetcher.reporting.tokens), error=str(error))
 
     def _release_rest(self) -> None:

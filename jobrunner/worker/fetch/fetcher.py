@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from jobrunner.attempt import Attempt
+from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.call import Call
 from jobrunner.broker.calls.leases import Reservation
 from jobrunner.broker.calls.queues import probe, wake
@@ -70,6 +71,8 @@ class Fetcher:
         """True while a `quiet` command is in force, or a gate is closed."""
         self.quiet = False
         """Whether the last turn began with either of them in the way of reserving."""
+        self.refusal: JobrunnerError | None = None
+        """The last error with which the server refused a call of the last turn."""
         self.loop = Loop("fetch", self.step, complaints, is_well=self._is_well)
         """Repeats `step`; a finished task or a hint wakes it."""
         parts.finished.wake = self.loop.wake
@@ -107,8 +110,8 @@ class Fetcher:
         self._woken.update([queue for queue in queues if queue not in polled])
 
     def step(self) -> float:
-        """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises what the
-        server refused, after everything else was taken in."""
+        """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises when the
+        server does not answer. What it refuses is logged: of one damaged queue, others must not wait for a back-off."""
         turn = FetchTurn(self._may_reserve)
         if self._parts.shards is not None and self._parts.shards.has_changed:
             self._serve_more(self._parts.shards)
@@ -132,8 +135,9 @@ class Fetcher:
         if turn.refused is not None or pause_s > 0 or not turn.may_reserve:
             self._catch_up(turn)
         self.reporting.after_report.pass_on()
+        self.refusal = turn.refused
         if turn.refused is not None:
-            raise turn.refused
+            self.loop.complain(turn.refused)
         return pause_s
 
     def _serve_more(self, shards: ServedShards) -> None:
@@ -168,7 +172,7 @@ class Fetcher:
             else:
                 passed.append(queue)
         if passed:
-            self._parts.broker.run_many([wake(self._parts.keys.queue(queue)) for queue in passed])
+            run_each_or_errors(self._parts.broker, [wake(self._parts.keys.queue(queue)) for queue in passed])
 
     def _take_brought(self) -> None:
         """Takes in the tasks that came with a hint. Tasks that this worker cannot use any more go back in line."""
@@ -277,9 +281,9 @@ class Fetcher:
         return is_plain and self._may_reserve and self._prefetch.runs_soon(count)
 
     def _is_well(self) -> bool:
-        """Whether every queue answers that it asks for tasks. Those that do not, as on a node of a cluster that is
-        away, rest for some turns, which have no error then."""
-        return not (self._rotation.has_refused and self.reserves)
+        """Whether every queue takes reports, and answers that it asks for tasks. Those that do not, as on a node of a
+        cluster that is away, rest for some turns, which have no error then."""
+        return not (self._rotation.has_refused and self.reserves) and not self.reporting.has_refused
 
     @property
     def reserves(self) -> bool:

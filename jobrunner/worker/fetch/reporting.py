@@ -28,15 +28,12 @@ from jobrunner.outcome import (
 )
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
-from jobrunner.worker.fetch.waiting_reports import Backpressure, UndeliveredReports
+from jobrunner.worker.fetch.waiting_reports import Backpressure, RefusedReports, UndeliveredReports
 from jobrunner.worker.report.report_calls import Report, ReportCall, Reporter, report_calls, too_many_hops
 from jobrunner.worker.report.reported_outcome import QueueBackoffs, encrypted_outcome
 from jobrunner.worker.report.stats import UNSURE
 from jobrunner.worker.run.error_outcome import refused
 
-_REFUSALS = 50
-"""Turns after which a report is dropped when the server answers each with an error."""
-"""Errors in the replies of a cluster with one server away; when no server answers, they are raised."""
 _ENDINGS: dict[type, str] = {
     Succeeded: "succeeded", FannedOut: "succeeded", Cancelled: "cancelled", Dropped: "cancelled", Failed: "dead",
 }  # fmt: skip
@@ -101,7 +98,7 @@ class AfterReport:
 
 
 class Reporting:
-    """The reports that are still to be made, with those that wait for capacity or for their server.
+    """The reports that are still to be made, with those that wait for capacity, for their server, or were refused.
 
     Invariants: a report and its lease are kept until the server answered; at no moment does a held task look as if it
     were not in hand: a report is entered here before it leaves `prefetch`.
@@ -116,7 +113,7 @@ class Reporting:
         self.after_report = AfterReport(parts)
         self._by = Reporter(parts.worker_id, parts.release, parts.timed)
         self._undelivered = UndeliveredReports()
-        self._refusals = 0
+        self._refused = RefusedReports()
         self._unanswered: set[str] = set()
         """Tokens of attempts whose report was sent without a reply, and may have been accepted."""
         self.backpressure = Backpressure(parts.rotation)
@@ -131,7 +128,13 @@ class Reporting:
         """Queues whose next hint is for another worker, which is to know when the tasks are due again."""
 
     def __len__(self) -> int:
-        return len(self.pending) + len(self.backpressure) + len(self._undelivered) + len(self.after_report)
+        waiting = len(self.backpressure) + len(self._undelivered) + len(self._refused)
+        return len(self.pending) + waiting + len(self.after_report)
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether the server's last answer to any report was an error."""
+        return self._refused.is_on
 
     @property
     def tokens(self) -> set[str]:
@@ -140,7 +143,7 @@ class Reporting:
         missed."""
         reports = [*self._parts.finished.copy(), *self._collected, *self.pending]
         ended = {attempt.token for attempt, outcome in reports if type(outcome) is not Released}
-        return {*ended, *self._undelivered.tokens()}
+        return {*ended, *self._undelivered.tokens(), *self._refused.tokens()}
 
     def _give_way(self, reports: Sequence[Report]) -> None:
         """Leaves the queues of tasks that are handed back alone for a second, as all that this worker had in hand were
@@ -206,9 +209,10 @@ class Reporting:
             self.pending += self.backpressure.take_due()
         if self._undelivered.is_on:
             self.pending += self._undelivered.take_due()
-        if not self.pending:
-            return []
-        return report_calls(self._keys, self.pending, singly=self._refusals > 0, by=self._by)
+        calls = report_calls(self._keys, self.pending, by=self._by) if self.pending else []
+        if self._refused.is_on:
+            calls += report_calls(self._keys, self._refused.take_due(), singly=True, by=self._by)
+        return calls
 
     def lost_answer(self, call: ReportCall) -> None:
         """Records that the connection broke after these reports were sent. They stay, and are sent again."""
@@ -218,7 +222,6 @@ class Reporting:
         """Handles the replies to the reports of a turn, which are the first of `replies`: drops finished reports, and
         keeps those still to be made. Returns the last error with which the server refused a call."""
         last: JobrunnerError | None = None
-        kept: list[Report] = []
         changed: list[Report] = []
         for call, reply in zip(calls, replies, strict=False):
             if self._unanswered and isinstance(reply, list):
@@ -229,27 +232,32 @@ class Reporting:
                 self._undelivered.keep(call.reports, reply)
             elif isinstance(reply, JobrunnerError):
                 last = reply
-                kept += call.reports
+                self._keep_refused(call, reply)
             elif call.targets:
                 changed += self._after_moves(call, reply)
             else:
                 self.after_report.take(call, reply)
-        self._refusals = self._refusals + 1 if kept else 0
-        if self._refusals >= _REFUSALS:
-            _log.error("reports given up; their leases will end", reports=len(kept), error=str(last))
-            self._leases.drop(attempt for attempt, _ in kept)
-            kept, self._refusals = [], 0
-        self.pending = kept + changed
+        self.pending = changed
         if self.backpressure.is_on:
             self.backpressure.after_turn(self.pending)
         if self._undelivered.is_on:
             self._undelivered.after_turn()
+        if self._refused.is_on:
+            self._refused.after_turn()
         return last
+
+    def _keep_refused(self, call: ReportCall, error: JobrunnerError) -> None:
+        over = self._refused.keep(call.reports, error)
+        if over:
+            _log.error("reports given up; their leases will end", reports=len(over), error=str(error))
+            self._leases.drop(attempt for attempt, _ in over)
 
     def pause_s(self, pause_s: float) -> float:
         """The pause of a turn, shortened when a report is to be tried again before its end."""
         if self._undelivered.is_on:
             pause_s = min(pause_s, self._undelivered.until_next())
+        if self._refused.is_on:
+            pause_s = min(pause_s, self._refused.until_next())
         return min(pause_s, self.backpressure.until_next()) if self.backpressure.is_on else pause_s
 
     def _of_second_sending(self, call: ReportCall, verdicts: list[Any]) -> list[Any]:

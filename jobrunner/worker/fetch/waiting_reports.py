@@ -1,14 +1,18 @@
-"""Reports that the server could not accept yet: moves into full queues, and reports to a cluster node that is away.
+"""Reports that the server could not accept yet: moves into full queues, reports to a cluster node that is away, and
+those that it answered with an error.
 
 Invariant: such a report is kept, with its lease, until the server has accepted it or the worker ends, also while the
-worker is quiet, so its function does not run again. At its end, when the grace of its stop is over, the worker releases
+worker is quiet, so its function does not run again; only one that the server refuses for a minute, while it takes
+writes, is given up. At its end, when the grace of its stop is over, the worker releases
 the items that wait for capacity (`worker/drain.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from jobrunner.broker.redis_errors import is_demoted, refuses_writes
 from jobrunner.clock import monotonic
+from jobrunner.errors import JobrunnerError, ServerFull
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import back_off
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
@@ -18,6 +22,7 @@ _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
 _SHORTEST_AWAY_S = 0.2
 _LONGEST_AWAY_S = 3.0
+_GIVEN_UP_S = 60.0
 _log = SafeLogger("jobrunner.fetcher")
 
 
@@ -162,3 +167,77 @@ class UndeliveredReports:
     def until_next(self) -> float:
         """Seconds until a report is to be tried again."""
         return max(min(queue.due_at for queue in self._queues.values()) - monotonic(), 0.0)
+
+
+@dataclass(slots=True)
+class _RefusedReport:
+    """A report, since when the server has refused it, and when it is tried again."""
+
+    report: Report
+    since: float
+    due_at: float
+    failures: int = 0
+    is_tried: bool = False
+    may_end: bool = True
+
+
+class RefusedReports:
+    """Reports that the server answered with an error, as a key of their queue is damaged, or it takes no writes. Its
+    length is their number, with those that are just tried again.
+
+    Each is tried again alone, after growing pauses, so that none holds up another. When the server takes no writes at
+    all they wait without limit; otherwise a report is given up after a minute, as its task would never end.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, _RefusedReport] = {}
+        self.is_on = False
+        """Whether any report waits."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def keep(self, reports: Sequence[Report], error: JobrunnerError) -> list[Report]:
+        """Keeps the reports of one call. Returns those that are given up."""
+        self.is_on = True
+        now, may_end, over = monotonic(), not _takes_no_writes(error), []
+        for report in reports:
+            token = report[0].token
+            one = self._waiting.get(token) or _RefusedReport(report, now, now)
+            one.may_end, one.is_tried = may_end, False
+            if may_end and now - one.since >= _GIVEN_UP_S:
+                self._waiting.pop(token, None)
+                over.append(report)
+                continue
+            if len(reports) == 1:  # else each is tried alone at once: only one of them may be to blame
+                one.failures += 1
+                one.due_at = now + back_off(one.failures, _SHORTEST_AWAY_S, _LONGEST_AWAY_S)
+            self._waiting[token] = one
+        return over
+
+    def take_due(self) -> list[Report]:
+        """The reports to be made again in this turn."""
+        now = monotonic()
+        due = [one for one in self._waiting.values() if one.due_at <= now]
+        for one in due:
+            one.is_tried = True
+        return [one.report for one in due]
+
+    def after_turn(self) -> None:
+        """Forgets reports that were tried and did not come back."""
+        for token in [token for token, one in self._waiting.items() if one.is_tried]:
+            del self._waiting[token]
+        self.is_on = bool(self._waiting)
+
+    def tokens(self) -> list[str]:
+        """The tokens of the attempts whose reports wait. Any thread may call it."""
+        return list(self._waiting)
+
+    def until_next(self) -> float:
+        """Seconds until a report is to be tried again."""
+        return max(min(one.due_at for one in self._waiting.values()) - monotonic(), 0.0)
+
+
+def _takes_no_writes(error: JobrunnerError) -> bool:
+    """Whether no report to this server would be accepted, so that the error says nothing about a report."""
+    return isinstance(error, ServerFull) or refuses_writes(error.__cause__) or is_demoted(error.__cause__)
