@@ -5,18 +5,20 @@ and goes on by itself, after minutes where it has much to load: the worker waits
 may be a wrong address: then the worker ends, and its supervisor or service manager starts another.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.calls.rights import Denied, denied, may_use
 from jobrunner.broker.calls.server import facts, ping
 from jobrunner.broker.redis_errors import BusyLoadingError, refuses_writes
-from jobrunner.client.client import Client, broker_of, endpoint_of
+from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.current import configured_client
 from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError, ServerRefused, UnsafeServer, UsageError
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
+from jobrunner.worker.queues import tried_once
 from jobrunner.worker.worker_state import WorkerState
 
 _PAUSE_S = 0.5
@@ -52,6 +54,24 @@ def check_server(client: Client, *, allow_eviction: bool) -> None:
             f"the server's maxmemory-policy is {server.maxmemory_policy!r}: it may delete tasks; "
             "set it to noeviction, or start with --allow-eviction"
         )
+
+
+def check_rights(client: Client, queues: Collection[str]) -> None:
+    """Raises ServerRefused when the user may not do what a worker of these queues does: a script that is denied a
+    command ends there, and leaves its work half done. A node of a cluster that is away is not asked."""
+    keys, on_cluster = keys_of(client), endpoint_of(client).cluster is not None
+    wanted = [keys.queue(name) for name in queues]
+    # Each node of a cluster has users of its own. One server is asked once, and then for the keys of each queue.
+    calls = [denied(keys, queue) if on_cluster or n == 0 else may_use(queue) for n, queue in enumerate(wanted)]
+    with tried_once(client) as broker:
+        for queue, found in zip(wanted, broker.run_each(calls), strict=True):
+            if isinstance(found, ServerRefused):
+                raise found
+            if isinstance(found, Denied) and found:
+                raise ServerRefused(
+                    f"the server refused this user: it may not run {found}, as a worker of queue {queue.name!r} does; "
+                    "a script that is denied a command leaves its work half done: see Roles in docs/security.md"
+                )
 
 
 def once_ready(client: Client, state: WorkerState, step: Callable[[], T]) -> T | None:

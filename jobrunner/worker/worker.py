@@ -29,7 +29,7 @@ from jobrunner.worker.process_guard import Canary
 from jobrunner.worker.queues import log_declared, prepare_queues, refuse_text, served_queues
 from jobrunner.worker.recycling import Recycling
 from jobrunner.worker.settings import WorkerOptions, WorkerSettings
-from jobrunner.worker.startup import check_server, load_jobs, once_ready
+from jobrunner.worker.startup import check_rights, check_server, load_jobs, once_ready
 from jobrunner.worker.worker_state import RunUntil, WorkerState, configured_release, new_worker_id
 
 _DRIVERS_PAUSE_S = 0.2
@@ -292,6 +292,7 @@ class Worker:
     def _build(self, guard: LeaseGuard) -> WorkerParts:
         weights = served_queues(self._given_queues, self.client)
         check_server(self.client, allow_eviction=self._allow_eviction)
+        check_rights(self.client, weights)
         hide_in_errors(self.client.redaction())
         unaligned = prepare_queues(weights, self.client, self.settings)
         assembly = Assembly(self.id, self.settings, self.client, self.modules, self._state, self._recycling.exact_tasks)

@@ -157,3 +157,31 @@ def test_a_viewer_cannot_wait_for_a_result(connect: Callable[..., Client]) -> No
 
     with pytest.raises(ServerRefused):
         connect("viewer").task(task.id).result(timeout=5)
+
+
+def test_a_worker_whose_user_lacks_a_command_does_not_start_and_the_doctor_names_it(
+    connect: Callable[..., Client],
+) -> None:
+    """It began, ran its tasks, and each report ended half way: the tasks were deleted, and stayed pending."""
+    queue = use(connect("producer")).queue("mail")
+    task = Add(x=1).enqueue()
+    weak = connect("worker", "-hincrby")
+    with pytest.raises(ServerRefused, match="it may not run HINCRBY, as a worker of queue 'mail' does"):
+        Worker(client=weak, queues=["mail"]).run(burst=True)
+    found = command(weak, "doctor").output
+    assert re.search(r"^warn +rights +no worker can run as this user: it may not run HINCRBY; see", found, re.MULTILINE)
+    assert queue.counts()["waiting"] == 1
+
+    Worker(client=connect("worker", "+hincrby"), queues=["mail"]).run(burst=True)
+    assert task.result(timeout=20) == 2
+    for role, line in (("worker", "has all that a worker needs"), ("operator", "has all"), ("viewer", "may only read")):
+        assert re.search(rf"rights .*{line}", command(connect(role), "doctor").output), role
+
+
+def test_a_worker_whose_user_lacks_the_keys_of_one_of_its_queues_does_not_start(
+    connect: Callable[..., Client], keys: Any
+) -> None:
+    rules = ("resetkeys", f"~{keys.prefix}:{{mail}}:*", f"~{keys.prefix}:{{/*", f"~{keys.prefix}:[a-z]*")
+    Worker(client=connect("worker", *rules), queues=["mail"]).run(burst=True)
+    with pytest.raises(ServerRefused, match=rf"rights.lua on {keys.prefix}:\{{other\}}:other:waiting"):
+        Worker(client=connect("worker"), queues=["mail", "other"]).run(burst=True)

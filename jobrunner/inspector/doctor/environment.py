@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
+from jobrunner.broker.calls.rights import denied
 from jobrunner.broker.calls.server import ServerFacts, fsync_policy, server_time
 from jobrunner.broker.embedded.process import find_binary
-from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of
+from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of, keys_of
 from jobrunner.clock import unix_ms
 from jobrunner.errors import (
     EmbeddedServerError,
@@ -71,6 +72,7 @@ def check_server(client: Client, *, durability: str = "none") -> Iterator[Check]
         yield from facts_checks(facts)
         yield from durability_checks(facts, appendfsync(client), durability)
     yield clock_check(client)
+    yield rights_check(client)
     yield from work_checks(client, facts)
 
 
@@ -158,6 +160,21 @@ def clock_check(client: Client) -> Check:
     if abs(skew_ms) <= _SKEWED_MS:
         return ok("clock", found)
     return warn("clock", found, "synchronise both (NTP): at=… would be off")
+
+
+def rights_check(client: Client) -> Check:
+    """Whether a worker could run as this user, whose scripts would else end half way. A user who only reads, as the
+    role of viewers, cannot harm."""
+    keys, advice = keys_of(client), "see Roles in docs/security.md"
+    try:
+        found = broker_of(client).run(denied(keys, keys.queue("default")))
+    except ServerRefused as error:
+        return warn("rights", f"no worker can run as this user: {error}", advice)
+    if found.only_reads:
+        return ok("rights", "this user may only read")
+    if found:
+        return warn("rights", f"no worker can run as this user: it may not run {found}", advice)
+    return ok("rights", "this user has all that a worker needs")
 
 
 def _version(text: str) -> tuple[int, ...]:
