@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import msgspec
 
@@ -29,6 +29,9 @@ _PLAIN = ("redis", "rediss", "unix")
 FOLDER = ".jobrunner"
 _NOT_OF_A_PATH = re.compile(r"[%?#\t\r\n]")
 """Characters that `urlsplit` takes for the end of a path or for an escape, or leaves out."""
+_AROUND = " \t\r\n'\""
+"""Characters that a file of variables may leave around a URL."""
+_NAME = re.compile(r"[a-z_]{1,40}")
 _FILES = {"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", PASSWORD_FILE}
 
 
@@ -176,12 +179,14 @@ def _check_url(url: str) -> None:
     scheme = url.split("://")[0] if "://" in url else ""
     if scheme not in _PLAIN:
         named = f"URL {describe(safe_url(url), 80)}" if "://" in url else "a URL without a scheme"
+        if url.strip(_AROUND).lower().startswith(tuple(f"{one}://" for one in _PLAIN)):
+            raise InvalidOption(f"{named} has capitals in its scheme, or a blank or quotation mark before it")
         raise InvalidOption(
             f"{named} is not one of redis://host:port/db, rediss://…, unix:///path, "
             "embedded:///folder, redis+sentinel://host:port,…/master, redis+cluster://host:port,…"
         )
     if not is_understood(url):
-        raise InvalidOption(f"URL of the server cannot be used: {safe_url(url)!r}; check its port and options")
+        raise InvalidOption(f"URL of the server cannot be used: {safe_url(url)!r}; {_reason(url)}")
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if scheme in ("redis", "rediss") and database and not (database.isascii() and database.isdecimal()):
@@ -191,6 +196,28 @@ def _check_url(url: str) -> None:
         )
     if parts.query:
         _check_files(parse_qs(parts.query))
+
+
+def _reason(url: str) -> str:
+    """What keeps a URL from being understood, without any part of it that may be a secret."""
+    scheme, _, rest = url.partition("://")
+    hosts = re.split("[/?#]", rest)[0]
+    host = hosts.rpartition("@")[2]
+    if "@" in rest[len(hosts) :]:
+        return "a / ? or # of its user or password must be escaped: urllib.parse.quote(password, safe='')"
+    if host.count(":") > 1 and "[" not in host:
+        return "write an address of IPv6 in brackets: redis://[::1]:6379/0"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "its port is no number up to 65535"
+    options = parse_qs(parts.query)
+    wrong = sorted(name for name in options if not is_understood(f"{scheme}://h?{urlencode({name: options[name][0]})}"))
+    named = [name for name in wrong if _NAME.fullmatch(name)]
+    if named:
+        return f"its option {named[0]} is unknown, or has a wrong value"
+    return "check its port and options"
 
 
 def _check_files(options: Mapping[str, Sequence[str]]) -> None:
