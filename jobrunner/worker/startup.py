@@ -15,7 +15,7 @@ from jobrunner.broker.redis_errors import BusyLoadingError, refuses_writes
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.current import configured_client
 from jobrunner.clock import monotonic
-from jobrunner.errors import ServerError, ServerRefused, UnsafeServer, UsageError
+from jobrunner.errors import NO_ANSWER, ServerError, ServerRefused, UnsafeServer, UsageError
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.queues import tried_once
@@ -64,14 +64,20 @@ def check_rights(client: Client, queues: Collection[str]) -> None:
     # Each node of a cluster has users of its own. One server is asked once, and then for the keys of each queue.
     calls = [denied(keys, queue) if on_cluster or n == 0 else may_use(queue) for n, queue in enumerate(wanted)]
     with tried_once(client) as broker:
-        for queue, found in zip(wanted, broker.run_each(calls), strict=True):
-            if isinstance(found, ServerRefused):
-                raise found
-            if isinstance(found, Denied) and found:
-                raise ServerRefused(
-                    f"the server refused this user: it may not run {found}, as a worker of queue {queue.name!r} does; "
-                    "a script that is denied a command leaves its work half done: see Roles in docs/security.md"
-                )
+        try:
+            replies = broker.run_each(calls)
+        except NO_ANSWER:
+            if on_cluster:  # all its queues are on nodes that are away
+                return
+            raise
+    for queue, found in zip(wanted, replies, strict=True):
+        if isinstance(found, ServerRefused):
+            raise found
+        if isinstance(found, Denied) and found:
+            raise ServerRefused(
+                f"the server refused this user: it may not run {found}, as a worker of queue {queue.name!r} does; "
+                "a script that is denied a command leaves its work half done: see Roles in docs/security.md"
+            )
 
 
 def once_ready(client: Client, state: WorkerState, step: Callable[[], T]) -> T | None:

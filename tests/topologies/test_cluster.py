@@ -335,6 +335,28 @@ def test_a_worker_starts_while_the_node_of_some_of_its_queues_is_away() -> None:
         lenient.remove()
 
 
+def test_a_worker_starts_while_the_node_of_all_its_queues_is_away() -> None:
+    """Nothing of what it asks at its start has an answer then."""
+    lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]
+    ran: Counter[str] = Counter()
+    needed = {lenient.owner(slot_of(key)) for key in (KEYS.leader, KEYS.queues)}
+    gone = next(node for node in lenient.primaries() if node not in needed)
+    away = next(line.name for line in LINES if lenient.owner(slot_of(line.waiting)) is gone)
+    try:
+        with Client(lenient.url, "t", retry_timeout=2) as client, within(client):
+            counted = _declare_counted(away, ran)
+            gone.kill()
+            worker = Worker(queues=[away], client=client, heartbeat=0.5)
+            worker.start()
+            gone.start()
+            lenient.wait_well()
+            counted.enqueue()
+            wait_for(lambda: ran[away] == 1)
+            worker.stop(grace=0)
+    finally:
+        lenient.remove()
+
+
 def test_a_worker_starts_while_the_node_of_the_list_of_workers_is_away(caplog: pytest.LogCaptureFixture) -> None:
     """That node has the names of parameters that errors hide, too. The worker ended with its error."""
     lenient = Spread(**{"cluster-require-full-coverage": "no"})  # type: ignore[arg-type]

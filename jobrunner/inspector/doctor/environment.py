@@ -22,6 +22,7 @@ from jobrunner.errors import (
     PayloadStoreUnavailable,
     ServerError,
     ServerRefused,
+    ServerUnavailable,
     UsageError,
 )
 from jobrunner.formatting import DISTRIBUTION, OTHER_DISTRIBUTION, REPAIR, duration, install_command, percent, size
@@ -170,6 +171,8 @@ def rights_check(client: Client) -> Check:
         found = broker_of(client).run(denied(keys, keys.queue("default")))
     except ServerRefused as error:
         return warn("rights", f"no worker can run as this user: {error}", advice)
+    except ServerUnavailable as error:  # a node of a cluster; `check_server` reached another
+        return warn("rights", "cannot be asked", str(error))
     if found.only_reads:
         return ok("rights", "this user may only read")
     if found:

@@ -197,6 +197,17 @@ def test_the_other_checks_are_made_while_the_node_of_a_list_is_away(
     assert not list(types_checks(client, ["known"]))
 
 
+def test_the_other_checks_are_made_while_the_node_that_is_asked_for_rights_is_away(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.queue("mail").push(1)
+    key = keys_of(client).queue("default").waiting
+    take_away(broker_of(client), monkeypatch, lambda one: one == key)
+    found = {check.what: check for check in check_server(client)}
+    assert (found["rights"].verdict, found["rights"].found) == ("warn", "cannot be asked")
+    assert "workers" in found
+
+
 def test_this_machines_clock_agrees_with_a_server_on_it(client: Client) -> None:
     assert clock_check(client).verdict == "ok"
 
