@@ -134,6 +134,9 @@ def test_the_systemd_unit_is_valid_and_waits_longer_than_the_grace(tmp_path: Pat
     assert int(service["TimeoutStopSec"]) >= parse(shlex.split(command)).params["grace"] + 10
     assert service["KillMode"] == "mixed"
     assert service["Wants"] == service["After"]
+    # A password with an escape, as %40, is lost in `Environment=`, where % begins a specifier.
+    assert "EnvironmentFile" in service
+    assert "Environment" not in service
 
     if analyze := shutil.which("systemd-analyze"):
         file = tmp_path / "jobrunner-worker.service"
