@@ -1,7 +1,6 @@
 """Periodic jobs that programs add, replace and remove at run time. Their definitions are kept on the server until they
 are removed; the leader fires them as those that workers publish."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 from uuid import uuid4
@@ -14,6 +13,7 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys, check_name
 from jobrunner.client.operations.operation import Operation, ask
 from jobrunner.client.periodic_state import bring_state
+from jobrunner.client.task_handle import TaskHandle
 from jobrunner.due_ticks import CatchUp, parse_catch_up, parse_overlap
 from jobrunner.encryption.cipher import PayloadEncryption, decrypt_payload
 from jobrunner.errors import EncryptionError, InvalidName, InvalidOption, PayloadTooLarge, UnknownJob, UsageError
@@ -33,22 +33,19 @@ _NAMED = 10
 _OF_ONE_TASK = ("id", "in_", "at", "wait")
 
 
-class BoundJob(Protocol):
-    """A job with its parameters and options."""
-
-    options: Any
-
-    def task(self) -> Task:
-        """The task of this call."""
-
-
 class PeriodicCall(Protocol):
     """What may be added as a periodic job: `SendReport(customer="acme")`, `send_report.bind("acme")`, or either of them
-    with options, by `using`."""
+    with options, by `using`.
+
+    These are the members that both have, and neither a flow nor a job without its parameters; pyright compares `using`
+    of a job class with no member of a protocol, as it is a descriptor.
+    """
 
     @property
-    def using(self) -> Callable[[], BoundJob]:
-        """The call with more options."""
+    def task(self) -> Any: ...
+
+    def enqueue(self) -> TaskHandle[Any]:
+        """Sends one task of it."""
 
 
 def definition_of(

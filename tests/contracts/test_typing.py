@@ -160,6 +160,19 @@ def use_clients(file: dict[str, Any]) -> None:
     Worker(["tasks"], concurrency=4, executor="processes", grace=timedelta(minutes=1), gates=["memory=90%"])
 
 
+def add_periodic_jobs(client: Client) -> None:
+    client.add_periodic("a", add.bind(1), every=timedelta(hours=6))
+    client.add_periodic("b", add.using(queue="slow").bind(1, y=2), cron="0 7 * * 1-5", tz="Europe/Madrid")
+    client.add_periodic("c", SendWelcomeEmail("a@b.c"), every=60)
+    client.add_periodic("d", FetchRows(path="x"), every=60)
+    client.add_periodic("e", FetchRows(path="x").using(queue="slow"), every=60, overlap="allow", catch_up=3)
+    client.add_periodic("f", CountRows.using(timeout=5).bind(path="x"), every=60)
+
+
+async def add_periodic_jobs_async(client: AsyncClient) -> None:
+    await client.add_periodic("a", SendWelcomeEmail("a@b.c"), every=60)
+
+
 async def use_async_queue(orders: AsyncQueue) -> None:
     assert_type(await orders.push(b"x", id="mine", expires_in=60, wait=5), str)
     await orders.configure(fair=True, backoff=Backoff(base=3), partitions=4)
@@ -199,6 +212,9 @@ WRONG = {
     "an unknown option of push": 'Client().queue("mail").push(1, soon=True)',
     "a wrong setting of a queue": 'Client().queue("mail").configure(max_inflight="many")',
     "an unknown setting of a queue": 'Client().queue("mail").configure(max_inflght=3)',
+    "a periodic job without its parameters": 'Client().add_periodic("a", add, every=60)',
+    "a periodic class without its parameters": 'Client().add_periodic("a", SendWelcomeEmail, every=60)',
+    "a flow as a periodic job": 'Client().add_periodic("a", chain(add.bind(1)), every=60)',
     "an unknown option of a client": 'configure(durabilty="fsync")',
     "a wrong option of a client": 'Client(durability=1)',
     "a wrong option of an asyncio client": 'AsyncClient(buffer_tasks="many")',
@@ -215,7 +231,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("typing")
     (place / "good.py").write_text(GOOD)
     for number, line in enumerate(WRONG.values()):
-        ours = "from jobrunner import AsyncClient, Client, Worker, configure, job"
+        ours = "from jobrunner import AsyncClient, Client, Worker, chain, configure, job"
         (place / f"wrong_{number}.py").write_text(f"from good import SendWelcomeEmail, add\n{ours}\n\n{line}\n")
     root = Path(__file__).parents[2]
     (place / "pyrightconfig.json").write_text(
