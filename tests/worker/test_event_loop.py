@@ -254,6 +254,13 @@ def test_timeouts_hold_whatever_a_coroutine_does(start: Start, current: Client, 
     works_on(worker, slots=4)
 
 
+def test_the_error_of_a_timeout_has_the_line_where_the_coroutine_was(start: Start, current: Client) -> None:
+    start(queues=["lp"], concurrency=4)
+    error = error_of(timed.enqueue(name="a"))
+    assert ", in timed\n    await asyncio.sleep(30)\n" in error
+    assert error.rstrip().endswith(error.splitlines()[0])
+
+
 def test_a_coroutine_that_blocks_in_c_costs_its_slot_and_nobody_else(start: Start, current: Client) -> None:
     worker = start(queues=["lp"], concurrency=2)
     assert error_of(blocking.enqueue()).startswith("AttemptTimeout")

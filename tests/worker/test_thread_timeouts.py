@@ -10,6 +10,7 @@ import pytest
 
 from jobrunner import Client, job
 from jobrunner.errors import AttemptTimeout
+from jobrunner.inspector.error_groups import read_groups
 from jobrunner.worker.run.watchdog import Watchdog
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
@@ -50,6 +51,16 @@ def noting() -> None:
         raise
 
 
+def work_that_hangs() -> None:
+    while not freed.wait(0.01):
+        pass
+
+
+@job(name="thread_timeouts.hanging", queue="tt", timeout=0.2, max_attempts=1)
+def hanging() -> None:
+    work_that_hangs()
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> Any:
     began.clear()
@@ -82,6 +93,19 @@ def test_a_timeout_says_in_a_thread_what_it_is(start: Start, current: Client) ->
     wait_for(lambda: task.record().state == "dead")
     assert began == ["jobrunner.errors.AttemptTimeout: the attempt ran longer than its timeout\n"]
     assert task.error.startswith("AttemptTimeout: the attempt ran longer than timeout=0.2 s of job")
+
+
+def test_the_error_of_a_timeout_has_the_line_where_the_job_was(start: Start, current: Client) -> None:
+    """All time-outs of a job are one group of dead tasks, wherever they met it."""
+    start(queues=["tt"], concurrency=1)
+    tasks = [hanging.enqueue(), noting.enqueue()]
+    for task in tasks:
+        wait_for(lambda task=task: task.record().state == "dead")
+    lines = tasks[0].error.splitlines()
+    assert lines[0].startswith("AttemptTimeout: the attempt ran longer than timeout=0.2 s of job")
+    assert lines[-1] == f"jobrunner.errors.{lines[0]}"
+    assert any(line.endswith("in work_that_hangs") for line in lines)
+    assert [group.place for group in read_groups(current, ["tt"]).groups] == ["", ""]
 
 
 def test_a_job_that_held_the_interpreter_lock_beyond_its_timeout_fails_when_it_returns(

@@ -61,7 +61,9 @@ def sole_error(error: BaseException) -> BaseException:
 
 def shown(attempt: Attempt, definition: Definition, error: BaseException) -> BaseException:
     """The error as passed to hooks and logs: a timeout that was raised into a thread has no message."""
-    return out_of_time(attempt, definition) if isinstance(error, AttemptTimeout) and not error.args else error
+    if not isinstance(error, AttemptTimeout) or error.args:
+        return error
+    return out_of_time(attempt, definition).with_traceback(error.__traceback__)
 
 
 def out_of_time(attempt: Attempt, definition: Definition) -> AttemptTimeout:
@@ -82,7 +84,7 @@ def error_text(error: BaseException) -> str:
     first = _line_of(sole_error(error))
     if len(found) > 1:
         first = f"{first}: {'; '.join(map(_line_of, found[:_SHOWN_OF_GROUP]))}"
-    if isinstance(sole_error(error), (Steer, AttemptTimeout)) or error.__traceback__ is None:
+    if isinstance(sole_error(error), Steer) or error.__traceback__ is None or _is_only_ours(sole_error(error)):
         return sendable(first)
     try:
         lines = "".join(traceback.format_exception(error))
@@ -91,6 +93,11 @@ def error_text(error: BaseException) -> str:
     if len(lines) > _ERROR_LIMIT:
         lines = in_error(lines[-_REDACTED:])[-_ERROR_LIMIT:]  # redact first: a cut may part a value from its name
     return sendable(f"{first}\n{lines}")
+
+
+def _is_only_ours(error: BaseException) -> bool:
+    """Whether a timeout met no code of the job: its traceback would say nothing about where the time was spent."""
+    return isinstance(error, AttemptTimeout) and not place_of(error)
 
 
 def _line_of(error: BaseException) -> str:
@@ -104,7 +111,9 @@ def _line_of(error: BaseException) -> str:
 def failed(error: BaseException, delay_s: float | None = None, *, retry: bool = True) -> Failed:
     """The outcome of an attempt that failed with this error."""
     cause = sole_error(error)
-    return Failed(error_text(error), delay_s, retry, qualified_name(type(cause)), place_of(cause))
+    # A time-out or a cancellation meets a job anywhere: dead tasks of a job are one group for it.
+    place = "" if isinstance(cause, (AttemptTimeout, AttemptCancelled)) else place_of(cause)
+    return Failed(error_text(error), delay_s, retry, qualified_name(type(cause)), place)
 
 
 def place_of(error: BaseException) -> str:
@@ -175,11 +184,11 @@ def _failure(attempt: Attempt, definition: Definition, error: BaseException) -> 
     return failed(error, delay_s, retry=retry)
 
 
-def cancelled_by_a_job(_: BaseException) -> BaseException:
-    """The error of an attempt whose task was cancelled, but not by the worker."""
+def cancelled_by_a_job(error: BaseException) -> BaseException:
+    """The error of an attempt whose task was cancelled, but not by the worker; with the place where the job was."""
     return AttemptCancelled(
         "the asyncio task of the attempt was cancelled (CancelledError), by its own job or by another one"
-    )
+    ).with_traceback(error.__traceback__)
 
 
 def pass_on_cancellation(error: BaseException) -> BaseException:

@@ -185,7 +185,9 @@ class EventLoop:
             raise error
         if self._crash is not None:
             return self._crash
-        return running.out_of_time() if running.is_late else cancelled_by_a_job(error)
+        if running.is_late:
+            return running.out_of_time().with_traceback(error.__traceback__)
+        return cancelled_by_a_job(error)
 
     def give_up(self, running: LoopAttempt) -> None:
         """Reports an attempt that goes on after its timeout. When it blocks the loop, another loop takes over. Called
