@@ -8,8 +8,9 @@
    (fetch/quarantine.py). Those that ended and whose report the server had not taken count as begun: nobody can know
    more.
 
-4. The worker is taken off the list of workers, with an event that names its queues and how it died. The leader does so
-   for a worker whose keeper died with it, when its heartbeats are missing.
+4. The worker is taken off the list of workers, with an event that names its queues, how it died and what it ran then,
+   and a line in the log of `jobrunner work`. The leader does so for a worker whose keeper died with it, when its
+   heartbeats are missing; it cannot know what that ran.
 
 Every report carries the number of its lease, so it changes nothing where that is not the newest any more.
 
@@ -32,9 +33,10 @@ from typing import Any, Final
 import msgspec
 
 from jobrunner.broker.broker import Broker, run_each_or_errors
-from jobrunner.broker.call import Call
+from jobrunner.broker.call import Call, command, text
 from jobrunner.broker.calls import leases
 from jobrunner.broker.keys import Keys
+from jobrunner.broker.resp import Arg
 from jobrunner.clock import monotonic, sleep
 from jobrunner.loop import back_off
 from jobrunner.worker.child_processes import end_all_of
@@ -51,6 +53,10 @@ _GIVES_UP_S = 60.0
 _AFTER_ERROR_S = 0.1
 _LONGEST_AFTER_ERROR_S = 1.0
 _CHILDREN_END_S = 2.0
+_NAMED = 10
+"""The most tasks that the event and the line name: a worker may run thousands of coroutines."""
+_LEFT_RUNNING = ("waiting", "dead")
+"""Results of a report for a task whose attempt the crash ended."""
 _FROM_OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT))
 
 
@@ -155,10 +161,11 @@ class CrashRecovery:
         self._death = death
         self._taken = marks.taken
         self._begun = {one.number: one for one in marks.begun()}
+        self._ran: list[tuple[str, str]] = []
         self._waits_all = False
         self._lacks_marks = marks.lacks_marks
-        text = marks.read()
-        self._work = msgspec.json.decode(text, type=HeldWork) if text else None
+        left = marks.read()
+        self._work = msgspec.json.decode(left, type=HeldWork) if left else None
         self._worker = self._work.worker if self._work else ""
 
     def run(self) -> None:
@@ -181,29 +188,55 @@ class CrashRecovery:
         from jobrunner.broker.calls import events, leader  # a keeper whose worker lives needs none of it
 
         *_, removed = run_each_or_errors(self._broker, leader.retire(self._keys, work.worker))
+        how = self._death.reason.removeprefix("its ")
         if removed == 1:  # else it had not announced itself yet, or the leader was faster
-            how = self._death.reason.removeprefix("its ")
-            lost = events.note(self._keys, "worker_lost", worker=work.worker, queues=work.serves, how=how)
+            named = [task_id for _, task_id in self._ran[:_NAMED]]
+            ran: dict[str, Arg] = {"tasks": ",".join(named), "running": len(self._ran)} if named else {}
+            lost = events.note(self._keys, "worker_lost", worker=work.worker, queues=work.serves, how=how, **ran)
             run_each_or_errors(self._broker, [lost])
+        if self._ran and work.log_format:
+            self._log(work, how)
+
+    def _log(self, work: HeldWork, how: str) -> None:
+        """Writes the line that the worker could not write: which tasks it ran when it died."""
+        from jobrunner.log_output import log_to_stderr
+        from jobrunner.logs import SafeLogger
+
+        named = self._ran[:_NAMED]
+        asked = [
+            command("HGET", self._keys.queue(queue).task(task_id), "type", read=lambda reply: text(reply or b""))
+            for queue, task_id in named
+        ]
+        found = run_each_or_errors(self._broker, asked)
+        jobs = sorted({one for one in found if one and not isinstance(one, Exception)})
+        log_to_stderr(work.log_format, work.log_level)
+        SafeLogger("jobrunner.leases").warning(
+            "a worker died while it ran these tasks", worker=work.worker, how=how, running=len(self._ran),
+            tasks=[task_id for _, task_id in named], jobs=jobs,
+        )  # fmt: skip
 
     def _hand_back(self, queues: list[str]) -> list[str]:
         """Returns the queues of which something could not be handed back."""
         lost = set()
-        reports: list[tuple[str, Call[Any]]] = []
+        reports: list[tuple[str, list[str], Call[Any]]] = []
         asked = [leases.taken_in(self._keys.queue(queue), *self._taken) for queue in queues]
         found = run_each_or_errors(self._broker, asked)
         for queue, held in zip(queues, found, strict=True):
             if isinstance(held, Exception):
                 lost.add(queue)
             else:
-                reports += [(queue, call) for call in self._calls(queue, held)]
-        replies = run_each_or_errors(self._broker, [call for _, call in reports])
-        for (queue, _), verdicts in zip(reports, replies, strict=True):
+                reports += [(queue, begun, call) for begun, call in self._calls(queue, held)]
+        replies = run_each_or_errors(self._broker, [call for *_, call in reports])
+        for (queue, begun, _), verdicts in zip(reports, replies, strict=True):
             if isinstance(verdicts, Exception):
                 lost.add(queue)
+            elif begun:
+                ends = zip(begun, verdicts, strict=True)
+                self._ran += [(queue, task_id) for task_id, verdict in ends if verdict in _LEFT_RUNNING]
         return [queue for queue in queues if queue in lost]
 
-    def _calls(self, queue: str, held: list[tuple[str, int]]) -> Iterator[Call[Any]]:
+    def _calls(self, queue: str, held: list[tuple[str, int]]) -> Iterator[tuple[list[str], Call[Any]]]:
+        """The reports, each with the ids of the tasks in it that had begun."""
         keys = self._keys.queue(queue)
         begun = [
             (task_id, str(number), self._is_suspect(self._begun[number]))
@@ -211,11 +244,12 @@ class CrashRecovery:
             if number in self._begun and not (self._begun[number].waits or self._waits_all)
         ]
         for some in _slices(begun):
-            yield leases.crash(keys, some, reason=self._death.reason, worker=self._worker)
+            crash = leases.crash(keys, some, reason=self._death.reason, worker=self._worker)
+            yield [task_id for task_id, *_ in some], crash
         if not self._lacks_marks:
             unbegun = [(task_id, str(number), "") for task_id, number in held if number not in self._begun]
             for rest in _slices(unbegun):
-                yield leases.release(keys, rest)
+                yield [], leases.release(keys, rest)
 
     def _is_suspect(self, one: BegunAttempt) -> bool:
         """Whether an attempt may have caused the crash: the one in quarantine if there was one, else any."""

@@ -31,7 +31,7 @@ import msgspec
 
 from jobrunner.clock import monotonic
 from jobrunner.jobs.registry import waiting_on_crash
-from jobrunner.logs import SafeLogger
+from jobrunner.logs import IDENTITY, SafeLogger
 from jobrunner.loop import Complaints, Signal, back_off
 from jobrunner.worker.child_processes import claims_children, environment_of_others, is_suspended, name_of_this
 from jobrunner.worker.lease_keeper.keeper_link import STOPS, HeldLeases, HeldWork, SharedMemory, serve_line
@@ -81,7 +81,11 @@ class KeeperClient:
         """Leaves the keeper the facts it needs when this process is killed. Call it before anything is reserved."""
         name = name_of_this() if has_children or claims_children() else ""
         self.leases.memory.waits = waiting_on_crash()
-        self.leases.memory.write(msgspec.json.encode(HeldWork(queues, name, claims_children(), worker, serves)))
+        work = HeldWork(
+            queues, name, claims_children(), worker, serves, log_format=IDENTITY.log_format,
+            log_level=IDENTITY.log_level,
+        )  # fmt: skip
+        self.leases.memory.write(msgspec.json.encode(work))
         watch_own_kills(self.leases.memory)
 
     @property

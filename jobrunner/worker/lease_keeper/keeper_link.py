@@ -52,6 +52,9 @@ class HeldWork(msgspec.Struct, frozen=True):
     """Its id in the list of workers."""
     serves: str = ""
     """All its queues, as its events name them."""
+    log_format: str = ""
+    """How the worker's lines are written on the stderr that both have; '' where it does not write them there."""
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, slots=True)

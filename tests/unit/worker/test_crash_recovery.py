@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 import redis
+import structlog
 
 from jobrunner import Client
 from jobrunner.attempt import Attempt
@@ -51,8 +52,8 @@ class Dead:
         call = leases.reserve(self.keys.queue(queue), count, token=self.numbers.first_of(count))
         return self.broker.run(call).attempts
 
-    def die(self, *queues: str, death: ProcessExit = KILLED) -> CrashRecovery:
-        work = HeldWork(list(queues), "jobrunner-none", False, "host.1.00c0de", ",".join(queues))
+    def die(self, *queues: str, death: ProcessExit = KILLED, log_format: str = "") -> CrashRecovery:
+        work = HeldWork(list(queues), "jobrunner-none", False, "host.1.00c0de", ",".join(queues), log_format)
         self.marks.write(msgspec.json.encode(work))
         return CrashRecovery(self.broker, self.keys, SharedMemory(os.dup(self.marks.descriptor)), death)
 
@@ -215,7 +216,38 @@ def test_the_dead_worker_is_off_the_list_at_once_and_its_queues_are_named(worker
     assert record is not None
     assert [one.worker for one in record.failures] == ["host.1.00c0de"], "with its machine, other than of a lease"
     (lost,) = [event for event in client.events() if event.kind == "worker_lost"]
-    assert (lost.worker, lost.details) == ("host.1.00c0de", {"queues": "a,b", "how": "worker died (exit code 3)"})
+    details = {"queues": "a,b", "how": "worker died (exit code 3)", "tasks": begun.id, "running": "1"}
+    assert (lost.worker, lost.details) == ("host.1.00c0de", details)
+
+
+def test_the_tasks_that_a_worker_ran_when_it_died_are_named(
+    worker: Dead, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten of them; one that had ended, or that another worker has by now, is not one of them."""
+    first, second = worker.take("a", 13), worker.take("b", 1)
+    for attempt in (*first[:12], *second):
+        worker.marks.begin(attempt)
+    client.task(first[0].id).cancel()
+    worker.broker.run(leases.commit(worker.keys.queue("a"), [(first[1].id, first[1].token, 0, "succeeded", b"")]))
+    worker.broker.run(leader.announce(worker.keys, "host.1.00c0de", {"id": "host.1.00c0de", "queues": "a"}, ttl_ms=9000))
+
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr("jobrunner.log_output.log_to_stderr", lambda form, level: asked.append((form, level)))
+
+    with structlog.testing.capture_logs() as lines:
+        worker.die("a", "b", death=ProcessExit(code=3), log_format="json").run()
+
+    (lost,) = [event for event in client.events() if event.kind == "worker_lost"]
+    ran = [one.id for one in (*first[:1], *first[2:12], *second)]
+    named = lost.details["tasks"].split(",")
+    assert (lost.details["running"], len(named), set(named) < set(ran)) == ("12", 10, True)
+    assert asked == [("json", "info")]
+    assert lines == [
+        {
+            "event": "a worker died while it ran these tasks", "log_level": "warning", "worker": "host.1.00c0de",
+            "how": "worker died (exit code 3)", "running": 12, "tasks": named, "jobs": [],
+        }
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
