@@ -11,8 +11,8 @@ from datetime import datetime
 KINDS: dict[str, str] = {
     "worker_started": "a worker began to work; queues, release",
     "worker_stopped": "a worker stopped on request",
-    "worker_lost": "a worker ended, or its heartbeats did, without a stop; where its keeper saw it die: queues, how, and "
-    "the tasks that it ran (the first ten ids, and running: how many)",
+    "worker_lost": "a worker ended, or its heartbeats did, without a stop; where its keeper saw it die: queues, how, "
+    "and the tasks that it ran (the first ten ids, and running: how many)",
     "leader_changed": "another worker coordinates now; epoch",
     "task_died": "a task died; error, attempts, fate (kept, deleted, moved to another queue)",
     "tasks_died": "more tasks of the queue died in the same seconds than are named one by one; count",

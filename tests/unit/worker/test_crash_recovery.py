@@ -229,7 +229,7 @@ def test_the_tasks_that_a_worker_ran_when_it_died_are_named(
         worker.marks.begin(attempt)
     client.task(first[0].id).cancel()
     worker.broker.run(leases.commit(worker.keys.queue("a"), [(first[1].id, first[1].token, 0, "succeeded", b"")]))
-    worker.broker.run(leader.announce(worker.keys, "host.1.00c0de", {"id": "host.1.00c0de", "queues": "a"}, ttl_ms=9000))
+    worker.broker.run(leader.announce(worker.keys, "host.1.00c0de", {"id": "host.1.00c0de"}, ttl_ms=9000))
 
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr("jobrunner.log_output.log_to_stderr", lambda form, level: asked.append((form, level)))
