@@ -91,7 +91,10 @@ def _task_of(call: PeriodicCall) -> Task:
         raise InvalidOption(f"option {given[0]} is that of one task; a periodic job has many, when its schedule says")
     task: Task = bound.task()
     if task.lock is not None:
-        raise InvalidOption(f"job {task.type!r} is unique: a periodic job is kept single by overlap=…, not by unique=…")
+        raise InvalidOption(
+            f"job {task.type!r} is unique: overlap=… keeps a periodic job single; where its lock must hold, too, add a "
+            "job that enqueues it"
+        )
     return task
 
 
