@@ -4,6 +4,7 @@ Names that users do not call are left out: constructors of objects that jobrunne
 methods that only jobrunner calls.
 """
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -14,7 +15,7 @@ from typing import Any
 
 MODULES = (
     "jobrunner", "jobrunner.etl", "jobrunner.logs", "jobrunner.middleware", "jobrunner.spark", "jobrunner.testing",
-    "jobrunner.tracing", "jobrunner.web",
+    "jobrunner.tracing", "jobrunner.types", "jobrunner.web",
 )  # fmt: skip
 """Where users import from."""
 GROUPS = {
@@ -32,25 +33,46 @@ MADE_BY = {
     "AsyncLease": "`await queue.reserve()`",
     "AsyncQueue": "`client.queue(name)` of an `AsyncClient`",
     "AsyncTaskHandle": "`await job.aenqueue(…)`, `client.task(id)` of an `AsyncClient`",
+    "BoundCall": "`job.bind(…)`, `using(…)` of a call",
+    "Chain": "`chain(…)`",
     "Enqueued": "the fixture `enqueued`",
     "EnqueuedTask": "`enqueued.of(job)`",
+    "Event": "`client.events()`",
+    "Failure": "`failures` of a record",
     "FlowHandle": "`chain(…).enqueue()`, `group(…).enqueue()`",
+    "FlowProgress": "`flow.progress()`, `client.flow_progress(id)`",
+    "FunctionJob": "`@job` of a function",
+    "Group": "`group(…)`",
+    "ItemRecord": "`queue.tasks()`, `queue.history()`",
     "JobrunnerWorker": "the fixture `jobrunner_worker`",
     "Lease": "`queue.reserve()`",
+    "Metadata": "`self.metadata`, `current_task().metadata`",
+    "PeriodicRecord": "`client.periodics()`",
+    "PeriodicTick": "`recent` of a periodic job",
+    "Popped": "`queue.pop()`",
+    "QueueCounts": "`client.stats()`",
+    "QueueSettings": "`queue.settings()`",
     "Queue": "`client.queue(name)`",
+    "RunningAttempt": "`running` of a worker",
+    "RunningTask": "`current_task()`, `self.task`",
+    "SettingOrigin": "`queue.origins()`",
     "SinkBatch": "jobrunner, for a sink on Spark",
     "SparkStation": "`@pipeline.spark_station(…)`, `@pipeline.spark_sink(…)`",
     "StationItem": "jobrunner, for a station",
     "TaskHandle": "`job.enqueue(…)`, `client.task(id)`",
+    "TaskRecord": "`task.record()`",
     "Travel": "the fixture `travel`",
+    "WorkerRecord": "`client.workers()`",
 }
 """What returns an object whose constructor is not called by users."""
 TITLES = {"job": "job, the decorator", "queue": "queue, a declaration"}
 """Headings that are not the name alone: those of `job` and `Job`, `queue` and `Queue` would have the same anchor."""
 _HIDDEN_PARAMETERS = {"self", "now_ms", "wrongly", "unknown"}
 _HIDDEN_MEMBERS = {
-    "AsyncClient.like", "Backoff.delay", "Enqueued.recording", "RateLimit.seconds", "Travel.now_ms", "Unique.check",
-    "Unique.lock", "SparkStation.targets", "SparkStation.is_sink", "SparkStation.fan_out", "SparkStation.rest",
+    "AsyncClient.like", "Backoff.delay", "BoundCall.task", "Chain.node", "Group.node", "Enqueued.recording",
+    "RateLimit.seconds", "Travel.now_ms", "Unique.check", "Unique.lock", "SparkStation.targets",
+    "SparkStation.is_sink", "SparkStation.fan_out", "SparkStation.rest", "FunctionJob.definition", "TaskRecord.after",
+    "TaskRecord.tag", "TaskRecord.placeholder",
 }  # fmt: skip
 _HIDDEN_METHODS = {"accept", "identify", "is_owner", "knows", "new_token", "offered", "session_of", "signing_key"}
 """Of the objects for `auth=`: the dashboard calls them."""
@@ -107,11 +129,36 @@ def _described(module: ModuleType, name: str) -> str:
         return f"{title}\n\n{prose((inspect.getdoc(found) or '').partition(chr(10))[0])}\n\n[Options](job-options.md)."
     made = f"Returned by {MADE_BY[name]}." if name in MADE_BY else signature(found, name)
     parts = [title, made, prose(inspect.getdoc(found))]
+    if module.__name__ == "jobrunner.types":
+        fields = [_field(*one) for one in declared_in(found) if _is_shown(name, one[0])]
+        parts += ["\n".join(fields)] if fields else []
     if isinstance(found, type):
         parts += [_member(found, one) for one in _members(found)]
         if any(_is_repeated(inspect.getdoc(inspect.getattr_static(found, one))) for one in _all_members(found)):
             parts.append(f"The other members are those of `{name.removeprefix('Async')}`, awaited.")
     return "\n\n".join(parts)
+
+
+def declared_in(owner: type) -> list[tuple[str, str, str, str]]:
+    """(name, annotation, default as written, docstring) of the fields of a class."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(owner.__module__)))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
+    found = []
+    for node, behind in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            is_said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
+            said = " ".join(str(behind.value.value).split()) if is_said else ""  # type: ignore[union-attr]
+            default = "" if node.value is None else ast.unparse(node.value)
+            found.append((node.target.id, ast.unparse(node.annotation), default, said))
+    return found
+
+
+def _is_shown(owner: str, name: str) -> bool:
+    return not name.startswith("_") and f"{owner}.{name}" not in _HIDDEN_MEMBERS
+
+
+def _field(name: str, annotation: str, _: str, said: str) -> str:
+    return f"- `{name}`: `{shorter(annotation)}`{'. ' if said else ''}{said}"
 
 
 def _all_members(owner: type) -> list[str]:
@@ -129,7 +176,8 @@ def _is_documented_here(base: type, owner: type) -> bool:
     """Members of a public base class are described there."""
     if not base.__module__.startswith("jobrunner"):
         return False
-    return base is owner or base.__name__ not in importlib.import_module("jobrunner").__all__
+    public = [*importlib.import_module("jobrunner").__all__, *importlib.import_module("jobrunner.types").__all__]
+    return base is owner or base.__name__ not in public
 
 
 def _is_told(member: Any) -> bool:

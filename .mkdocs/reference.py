@@ -4,7 +4,6 @@
 a build; a test in tests/contracts fails when they are not those of the code.
 """
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -248,15 +247,7 @@ def _default(written: str, real: object) -> str:
 
 def fields_of(owner: type) -> list[tuple[str, str, str]]:
     """(name, default as written, docstring) of the fields of a class."""
-    tree = ast.parse(inspect.getsource(importlib.import_module(owner.__module__)))
-    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
-    found = []
-    for node, behind in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            is_said = isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant)
-            said = _line(str(behind.value.value)) if is_said else ""  # type: ignore[union-attr]
-            found.append((node.target.id, "" if node.value is None else ast.unparse(node.value), said))
-    return found
+    return [(name, default, said) for name, _, default, said in python_api.declared_in(owner)]
 
 
 def metric_families() -> dict[str, Any]:

@@ -10,8 +10,8 @@ Declare a job with `job`, send a task of it with `enqueue`, and run tasks with `
 
     print(add.enqueue(1, 2).result(timeout=5))
 
-The errors are in `jobrunner.errors`, pipelines in `jobrunner.etl`, helpers for tests in `jobrunner.testing`, the
-dashboard for an application in `jobrunner.web`.
+The errors are in `jobrunner.errors`, the types of what methods return in `jobrunner.types`, pipelines in
+`jobrunner.etl`, helpers for tests in `jobrunner.testing`, the dashboard for an application in `jobrunner.web`.
 """
 
 # Each name is imported from its module at its first use (PEP 562): a program that only enqueues does not load the
@@ -53,7 +53,8 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _ELSEWHERE = {
     "Drop": "etl", "LogContext": "middleware", "Pipeline": "etl", "To": "etl", "create_app": "web", "inline": "testing",
-    "instrument": "tracing", "spark_session": "spark",
+    "instrument": "tracing", "spark_session": "spark", "BoundCall": "types", "Event": "types", "FlowProgress": "types",
+    "RunningTask": "types", "TaskRecord": "types",
 }  # fmt: skip
 """Names that users may look for here, and the packages that have them."""
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - a list all the same

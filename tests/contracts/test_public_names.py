@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -12,6 +13,7 @@ import pytest
 
 import jobrunner
 import jobrunner.public
+import jobrunner.types
 from jobrunner.settings import ClientOptions
 from jobrunner.task_record import TaskRecord
 from jobrunner.worker.settings import WorkerOptions
@@ -114,3 +116,24 @@ def test_help_of_a_handle_names_the_members_of_a_record() -> None:
     text = inspect.getdoc(jobrunner.TaskHandle.record) or ""
     members = {one.name for one in dataclasses.fields(TaskRecord)} | {"failures", "progress"}
     assert [name for name in sorted(members - inner) if f"`{name}`" not in text] == []
+
+
+NOT_OURS = {"Any", "AsyncIterator", "Iterator", "Mapping", "None"}
+KEPT_PRIVATE = {"ChainNode", "GroupNode", "Leaf", "Lock", "Redaction", "Task", "WorkerSummary"}
+"""Of methods that jobrunner calls itself; and of `Worker.run`, as programs that only enqueue import no worker."""
+
+
+def test_the_types_of_what_methods_return_are_public() -> None:
+    """So that a program can name them in its annotations, and the reference has their fields."""
+    modules = [jobrunner, *(import_module(f"jobrunner.{one}") for one in ("errors", "types"))]
+    public = {name for module in modules for name in dir(module)}
+    returned = set()
+    for name in {*jobrunner.__all__, *jobrunner.types.__all__}:
+        owner = getattr(jobrunner, name, None) or getattr(jobrunner.types, name)
+        for base in getattr(owner, "__mro__", ()):
+            found = vars(base).items() if base.__module__.startswith("jobrunner.") else ()
+            for member in [one.fget if isinstance(one, property) else one for at, one in found if at[0] != "_"]:
+                if inspect.isfunction(member):
+                    returned |= {*re.findall(r"\b[A-Z]\w+", str(inspect.signature(member).return_annotation))}
+
+    assert returned - public == NOT_OURS | KEPT_PRIVATE

@@ -16,8 +16,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from jobrunner import (
-    AsyncClient, AsyncQueue, AsyncTaskHandle, Backoff, Cancel, Client, Fail, Job, PeriodicJob, Queue, RateLimit, Retry,
-    Snooze, TaskHandle, Worker, chain, configure, group, job,
+    AsyncClient, AsyncQueue, AsyncTaskHandle, Backoff, Cancel, Client, Fail, FlowHandle, Job, PeriodicJob, Queue,
+    RateLimit, Retry, Snooze, TaskHandle, Worker, chain, configure, current_task, group, job,
+)
+from jobrunner.types import (
+    BoundCall, Event, FlowProgress, FunctionJob, ItemRecord, PeriodicRecord, RunningTask, TaskRecord, WorkerRecord,
 )
 
 
@@ -158,6 +161,18 @@ def use_clients(file: dict[str, Any]) -> None:
     AsyncClient(retry_timeout=5, payload_encryption="sign", require_encryption=True)
     configure(**file)
     Worker(["tasks"], concurrency=4, executor="processes", grace=timedelta(minutes=1), gates=["memory=90%"])
+
+
+def annotate(client: Client, flow: FlowHandle) -> tuple[list[TaskRecord], FlowProgress, RunningTask, BoundCall[int]]:
+    workers: list[WorkerRecord] = client.workers()
+    periodics: list[PeriodicRecord] = client.periodics()
+    for event in client.events():
+        assert_type(event, Event)
+    items: list[ItemRecord] = client.queue("mail").tasks("dead")
+    task: FunctionJob[..., int, int] = add
+    records = [add.enqueue(1).record(), *items]
+    print(workers[0].running, periodics[0].recent, task)
+    return records, flow.progress(), current_task(), add.bind(1)
 
 
 def add_periodic_jobs(client: Client) -> None:
