@@ -52,8 +52,9 @@ class Coordinator:
         self._keys = keys
         self._worker_id = worker_id
         self._ttl_s = times.ttl_s
-        self._renewed = (_NOBODY, _NEVER)
-        """The last reply of the server, and the instant of its request: one value, as two threads use it."""
+        self._renewed = (_NOBODY, _NEVER, _NEVER)
+        """The last reply of the server, and the instants of its request and of its arrival: one value, as two threads
+        use it."""
         self._asking = threading.Lock()
         self._acted = _NOBODY
         self._progressed_at = monotonic()
@@ -85,7 +86,7 @@ class Coordinator:
     @property
     def leads(self) -> bool:
         """Whether this worker is the leader, as far as it knows."""
-        leadership, asked_at = self._renewed
+        leadership, asked_at, _ = self._renewed
         return leadership.epoch > 0 and monotonic() - asked_at < self._ttl_s
 
     def step(self) -> float:
@@ -116,7 +117,7 @@ class Coordinator:
             if self.leads:
                 ttl_ms = self._ttl_ms()
                 self._broker.run(leader_calls.take_leadership(self._keys, self._worker_id, ttl_ms=ttl_ms, resign=True))
-                self._renewed = (_NOBODY, self._asked_at)
+                self._renewed = (_NOBODY, *self._renewed[1:])
 
     def _run_tasks(self) -> float:
         until_next, errors = self._ttl_s, ErrorsPutAside(self._broker)
@@ -138,7 +139,8 @@ class Coordinator:
             if monotonic() - self._asked_at >= self._renew_after_s():
                 asked_at = monotonic()
                 asked = leader_calls.take_leadership(self._keys, self._worker_id, ttl_ms=self._ttl_ms())
-                self._renewed = (self._broker.run(asked), asked_at)
+                leadership = self._broker.run(asked)
+                self._renewed = (leadership, asked_at, monotonic())
 
     def _note_changes(self) -> None:
         """Passes changes of leadership since the last turn (taken, lost or renewed) on to the tasks."""
@@ -169,8 +171,10 @@ class Coordinator:
         return min(self._leadership.ends_in_ms / 1000 + 0.01, self._ttl_s / 3)
 
     def _server_now_ms(self) -> float:
-        leadership, asked_at = self._renewed
-        return leadership.now_ms + (monotonic() - asked_at) * 1000
+        """The server's clock, late by the time of the reply at most. Counted from the request, it would be ahead when
+        that took long or was sent again, and ticks would fire before their time."""
+        leadership, _, arrived_at = self._renewed
+        return leadership.now_ms + (monotonic() - arrived_at) * 1000
 
     def _ttl_ms(self) -> int:
         return round(self._ttl_s * 1000)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -134,6 +135,30 @@ def test_it_is_renewed_when_a_third_of_its_time_is_over_and_not_before(
     watch.now += 0.2
     assert leader.renew() == pytest.approx(TTL_S / 3)
     assert raw.pttl(keys.leader) > 5_000
+
+
+def test_a_renewal_that_takes_long_sets_its_clock_not_ahead(
+    elect: Any, watch: FakeClock, raw: redis.Redis, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else ticks fire before their time: by as long as the request was on its way, or was sent again."""
+    run, seen = broker.run, []
+
+    def late(call: Any) -> Any:
+        if call.script and call.script.name == "take_leadership":
+            watch.now += 5
+        return run(call)
+
+    def step(_: PeriodicTicks, __: int, now: datetime) -> float:
+        seconds, micros = raw.time()
+        seen.append(now.timestamp() - seconds - micros / 1e6)
+        return TTL_S
+
+    monkeypatch.setattr(broker, "run", late)
+    monkeypatch.setattr(PeriodicTicks, "step", step)
+    elect("a").step()
+
+    assert len(seen) == 1
+    assert -2 < seen[0] <= 0
 
 
 def test_two_threads_that_find_it_due_ask_once(
