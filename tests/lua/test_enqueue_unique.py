@@ -593,6 +593,24 @@ def test_a_task_that_goes_to_the_dead_letter_queue_holds_its_lock_no_more(line, 
     assert add("c") == ("new", "c")
 
 
+def test_a_lock_until_it_expires_stays_when_its_task_goes_to_the_dead_letter_queue(line, clock):
+    """A throttle holds whatever the outcome of its task."""
+    main, dlq = line("p/main"), line("p/dlq")
+    main.configure(dead_letter_queue="p/dlq")
+
+    def add(task_id):
+        lock = Lock(digest="d", lasts="expired", ttl_ms=HOUR_MS, on_clash="existing")
+        task = Task(id=task_id, queue=main.name, lock=lock, payload=task_id.encode())
+        return main.run(new_tasks.enqueue_unique(main.keys, task))[:2]
+
+    add("a")
+    main.fail(*main.reserve(), fate="dead")
+    assert dlq.ids("waiting") == ["a"]
+    assert add("b") == ("clash", "a")
+    clock.advance(HOUR_MS)
+    assert add("b") == ("new", "b")
+
+
 def test_the_lock_of_another_task_stays_when_an_earlier_holder_dies(line):
     main = line("p/main")
     main.configure(dead_letter_queue="p/dlq")

@@ -34,13 +34,12 @@ local function record_death(id, reason, type, attempts, fate)
 end
 
 -- Moves a dead task to the end of the dead letter queue, which has the same tag, with its counts at zero. Its death
--- freed its lock, and ended requests to cancel it.
+-- ended requests to cancel it, and its hold on its lock: without the field `lock`, it has none that its state covers.
 local function dead_letter(id, now, reason, to, hops)
   local prefix = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
-  local task = redis.call('HMGET', tasks .. id, 'priority', 'lock')
-  drop_lock(id, task[2])
+  local priority = redis.call('HGET', tasks .. id, 'priority') or ''
   local set, score, place =
-    position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', task[1] or '', now, now)
+    position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, now, now)
   insert(set, score, id)
   redis.call('HSET', tasks .. id, 'queue', to, 'place', place, 'error', reason, 'retry_count', 0, 'hops', hops + 1,
     'more', 1)

@@ -34,9 +34,9 @@ end
 
 -- Returns the holder of a lock: the prefix of the keys of its queue, its state, and fields of its hash: full name of
 -- its queue, retry_count, expires_in_ms, enqueue_time, and as the ninth hops: an item that a station passed on has
--- begun. Returns nothing when its state holds no lock; when a later task has the same id, and not this lock; when the
--- task was asked to stop and released, as the next reserve cancels it; and when it does not survive the end of its
--- lease, even before a reserve has recovered it.
+-- begun. Returns nothing when its state holds no lock; when it has not this lock, as it is in a dead letter queue or a
+-- later task with the same id; when it was asked to stop and released, as the next reserve cancels it; and when it does
+-- not survive the end of its lease, even before a reserve has recovered it.
 local function place_of_holder(holder, lock, now)
   local task = redis.pcall('HMGET', tasks .. holder, 'queue', 'retry_count', 'expires_in_ms', 'enqueue_time',
     'cancel_requested', 'max_attempts', 'expiries', 'max_stalled', 'hops', 'lock')
