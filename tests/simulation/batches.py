@@ -111,7 +111,7 @@ def decide(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any
         if rows and len(rows) != int(count):
             raise Violation(f"batch {batch.decode()} was decided with {count.decode()} rows of {len(rows)} staged ones")
         for row, to in rows.items():
-            observer.tasks[row] = Seen(_beside(keys[0], to), 1, len(observer.tasks), has_place=False)
+            observer.tasks[row] = Seen(_beside(keys[0], to), 1, len(observer.tasks), has_place=False, is_there=False)
     first, size, root = observer.ask("HMGET", keys[0], "first", "size", "list")
     list_key, last = keys[0].removesuffix(batch) + root + b":members", int(first) + int(size) - 1
     members = observer.ask("LRANGE", list_key, first, last)

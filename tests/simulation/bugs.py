@@ -87,7 +87,7 @@ BUGS = {
     ),
     "KEY_STAYS_TAKEN": Bug(
         "  if #gone > 0 then redis.call('HDEL', prefix .. 'inflight', unpack(gone)) end\n", "", 5000,
-        "is still waiting",
+        "though it could begin",
     ),
     "FAILURE_KEEPS_ITS_KEY": Bug(
         "end_leases(ids, live, config.key_inflight > 0)", "end_leases(ids, live, false)", 50_000, "left over", of=49,
@@ -105,7 +105,7 @@ BUGS = {
     ),
     "RUN_NOW_STAYS_SCHEDULED": Bug(
         "  insert(set, score, id)\n  redis.call('ZREM', scheduled, id)\n  moved",
-        "  insert(set, score, id)\n  moved", 2000, "next/in",
+        "  insert(set, score, id)\n  moved", 2000, "",
     ),
     "DELETED_AFTER_ITS_LEASE": Bug(
         "if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end",
@@ -121,7 +121,8 @@ BUGS = {
         "  if delay == '' or unbegun_delay then\n    unbegun", "  if true then\n    unbegun", 2000, "beyond its rate",
     ),
     "PROMOTED_LATE": Bug(
-        "if due < now + 1 then promoted, slice", "if due < now - 2000 then promoted, slice", 500, "overtook",
+        "if due < now + 1 then promoted, slice", "if due < now - 2000 then promoted, slice", 500,
+        "though it could begin",
     ),
     "HOPS_IGNORED": Bug("  if hops > most_hops then return 'hops' end\n", "", 5000, "max_hops is"),
     "PRIORITY_IGNORED": Bug("  if priority == '' then return due end", "  do return due end", 500, "overtook"),
@@ -170,7 +171,7 @@ BUGS = {
         "after tick", of=25,
     ),
     "OLD_LEADER_FIRES": Bug(
-        "if tonumber(epoch) > 0 and (tonumber(state[3]) or 0) > tonumber(epoch) then return 'fenced' end\n", "", 20000,
+        "if tonumber(epoch) > 0 and (tonumber(state[3]) or 0) > tonumber(epoch) then return 'fenced' end\n", "", 60_000,
         "by a leader of epoch", of=25,
     ),
     "OVERLAP_IGNORED": Bug(
@@ -193,7 +194,7 @@ BUGS = {
         "under epoch",
     ),
     "ANCHORED_BY_AN_OLD_LEADER": Bug(
-        "if state[1] ~= expected then return 'missed' end\nif ahead_ms", "if ahead_ms", 50000, "was to go on from",
+        "if state[1] ~= expected then return 'missed' end\nif ahead_ms", "if ahead_ms", 130_000, "was to go on from",
         of=25,
     ),
     "DELETED_WITH_A_TASK": Bug(
@@ -248,6 +249,104 @@ BUGS = {
     "NEW_ITEMS_NOT_COUNTED": Bug(
         "for _, counter in ipairs({'moved_in', 'enqueued'}) do", "for _, counter in ipairs({'moved_in'}) do", 2000,
         "entered orders/", of=42,
+    ),
+    "EXPIRED_AND_HANDED_OUT": Bug(
+        "if not limit or not since or since + limit > now or (number(attempts) or 0) > 0 then return false end",
+        "if true then return false end", 500, "after it expired", of=2,
+    ),
+    "EXPIRED_THOUGH_IT_BEGAN": Bug(
+        "since + limit > now or (number(attempts) or 0) > 0 then return false", "since + limit > now then return false",
+        2000, "", of=2,
+    ),
+    "RELEASED_AND_EXPIRED": Bug(
+        "redis.call('HSET', key, 'place', place, 'expires_in_ms', 'never', 'more', 1)",
+        "redis.call('HSET', key, 'place', place, 'more', 1)", 20_000, "", of=2,
+    ),
+    "REQUEUED_AND_EXPIRED": Bug(
+        "'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1", "'retry_count', 0, 'place', place, "
+        "'more', 1", 20_000, "", of=2,
+    ),
+    "REQUEUED_ALL_AT_ONCE": Bug(
+        "done, due = done + 1, due + step_ms", "done = done + 1", 50_000, "before it was due", of=2,
+    ),
+    "TRIED_AGAIN_AT_ONCE": Bug(
+        "local due = task[8] and now or now + ARGV[at + 2]", "local due = now", 500, "before it was due"
+    ),
+    "PROMOTED_EARLY": Bug(
+        "exact(last_slot_at(now)), 'WITHSCORES', 'LIMIT', 0, most)",
+        "exact(last_slot_at(now) + 300), 'WITHSCORES', 'LIMIT', 0, most)", 2000, "before it was due",
+    ),
+    "DEAD_LETTER_AND_STILL_DEAD": Bug(
+        "    dead_letter(id, now, reason, config.dead_letter_queue, hops)\n    return false\n",
+        "    dead_letter(id, now, reason, config.dead_letter_queue, hops)\n", 2000, "", of=2,
+    ),
+    "DEAD_LETTERS_NOT_COUNTED": Bug(
+        "  redis.call('HINCRBY', prefix .. 'counters', 'moved_in', 1)\n", "", 2000, "entered post/dead", of=2,
+    ),
+    "DEAD_LETTERS_ARE_SPENT": Bug(
+        "'error', reason, 'retry_count', 0, 'hops', hops + 1", "'error', reason, 'hops', hops + 1", 2000,
+        "attempts spent", of=2,
+    ),
+    "THROTTLE_ENDS_WITH_ITS_TASK": Bug(
+        "  local priority = redis.call('HGET', tasks .. id, 'priority') or ''\n",
+        "  local priority = redis.call('HGET', tasks .. id, 'priority') or ''\n"
+        "  local digest = redis.call('HGET', tasks .. id, 'lock') or ''\n"
+        "  redis.call('UNLINK', string.sub(tasks, 1, -6) .. 'unique:' .. digest)\n",
+        50_000, "has the lock", of=2,
+    ),
+    "RATE_OF_KEYS_IGNORED": Bug(
+        "  local bucket = limits.key_tokens\n", "  local bucket = false\n", 500, "beyond its rate", of=34
+    ),
+    "TOKENS_OF_KEYS_NOT_PAID": Bug("      save(known_one.bucket)\n", "", 500, "beyond its rate", of=34),
+    "TOKEN_OF_A_KEY_NOT_RETURNED": Bug("    put_back(read, paid)\n", "", 5000, "though it could begin", of=34),
+    "KEY_STAYS_BLOCKED": Bug(
+        "    redis.call('ZADD', prefix .. 'blocked', 'XX', 0, partition)\n", "", 20_000, "", of=34,
+    ),
+    "WORKER_SLEEPS_OVER_A_TOKEN_OF_A_KEY": Bug(
+        "lifts = math.min(lifts, unblocks_at(prefix, now))", "lifts = lifts", 2000, "was to ask again", of=34,
+    ),
+    "WORKER_SLEEPS_OVER_A_TOKEN": Bug(
+        "lifts = math.min(lifts, refills_at(read, now))", "lifts = lifts", 5000, "was to ask again", of=1,
+    ),
+    "WORKER_SLEEPS_OVER_A_DUE_TASK": Bug(
+        "config.foreseen = math.min(due, ends, dies)", "config.foreseen = math.min(ends, dies)", 2000,
+        "was to ask again",
+    ),
+    "WORKER_SLEEPS_OVER_A_LEASE": Bug(
+        "soonest, stopped_at = {}, {}, 0, math.huge, nil", "soonest, stopped_at = {}, {}, 0, math.huge, nil\n"
+        "  if config.foreseen then config.foreseen = math.huge end", 2000, "was to ask again",
+    ),
+    "HANDS_OUT_TOO_FEW": Bug(
+        "    if #ids == 0 then return taken, false end\n    if looked_at",
+        "    if #ids < wanted then return taken, false end\n    if looked_at", 2000, "though it could begin",
+    ),
+    "PAYLOAD_OF_ANOTHER": Bug(
+        "'payload', ARGV[first + 1], 'enqueue_time', now", "'payload', ARGV[first], 'enqueue_time', now", 500,
+        "was handed out with",
+    ),
+    "STEPS_OF_SHARDS_NOT_POSTED": Bug(
+        "if onward ~= '' then rarely_1().post(onward, shown, result) end",
+        "if onward ~= '' and redis.call('HEXISTS', settings, 'slice_inflight') == 0 then "
+        "rarely_1().post(onward, shown, result) end", 2000, "was never enqueued", of=18,
+    ),
+    "CANCELLED_FLOW_GOES_ON": Bug(
+        "redis.call('HSET', joining, 'fired', outcome)\nredis.call('UNLINK', collected)\n", "", 20_000, "", of=18,
+    ),
+    "CANCELLED_AND_TRIED_AGAIN": Bug(
+        "  if cancel_requested then\n", "  if false then\n", 2000, "it is cancelled", of=26
+    ),
+    "SNOOZED_TASK_HOLDS_NO_LOCK": Bug(
+        "cancelled and {'pending'} or {'waiting', 'scheduled', 'pending'}",
+        "cancelled and {'pending'} or {'waiting', 'pending'}", 5000, "has the lock", of=50,
+    ),
+    "RELEASE_SPENDS_AND_REPLACES": Bug(
+        "state == 'pending' or state and (number(task[2]) or 0) + (number(task[9]) or 0) > 0",
+        "state and (number(task[2]) or 0) + (number(task[9]) or 0) > 0", 5000, "while the lease", of=50,
+    ),
+    "REPLAYED_WITHOUT_ITS_PAYLOAD": Bug(
+        "  reply[i + 2], reply[i + 3] = fields[i], fields[i + 1]\n",
+        "  reply[i + 2], reply[i + 3] = fields[i], fields[i] == 'payload' and '' or fields[i + 1]\n", 5000,
+        "was replayed with", of=58,
     ),
     "SLICE_AND_POSITION_APART": Bug("    redis.call('HSET', joining, 'gathered', at)\n", "", 20000, ""),
 }  # fmt: skip

@@ -2,10 +2,11 @@
 
 `Observer` holds what must be true of each reply, whoever hears of it: a lost reply counts as well. It is the life of a
 lease in a few lines, and knows nothing of scripts but their arguments and replies. Unique tasks are judged in locks.py,
-flows in flows.py, batches in batches.py, periodic jobs in ticks.py,
-and what goes away without a report in spares.py.
+flows in flows.py, batches in batches.py, periodic jobs in ticks.py, deaths in letters.py,
+what a reserve leaves in left_waiting.py, and what goes away without a report in spares.py.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,10 +15,11 @@ from typing import Any
 
 import jobrunner.broker
 from jobrunner.broker.scripts import load
-from tests.simulation import batches, by_hand, spares, ticks
+from tests.simulation import batches, by_hand, left_waiting, spares, ticks
 from tests.simulation.flows import SeenFlows, join_abandon, join_arrive, join_collect, join_prepare
+from tests.simulation.letters import SeenLetters
 from tests.simulation.locks import enqueue_unique
-from tests.simulation.seen import Seen, Violation, key_of, queue_of_key
+from tests.simulation.seen import Seen, Violation, queue_of_key
 from tests.simulation.workers import KEYS
 
 _FOLDER = Path(jobrunner.broker.__file__).parent / "lua"
@@ -35,6 +37,12 @@ class Observer:
     most_of_key: dict[bytes, int] = field(default_factory=dict)
     max_size: dict[bytes, int] = field(default_factory=dict)
     buckets: dict[bytes, by_hand.Bucket] = field(default_factory=dict)
+    key_rates: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+    """The rate of each partition of a queue: tokens, and the ms in which they flow."""
+    key_buckets: dict[tuple[bytes, bytes], by_hand.Bucket] = field(default_factory=dict)
+    shared_limits: set[bytes] = field(default_factory=set)
+    """Queues whose shards share a limit."""
+    letters: SeenLetters = field(default_factory=SeenLetters)
     paused: dict[bytes, float] = field(default_factory=dict)
     """Until when a queue hands out nothing."""
     tasks: dict[bytes, Seen] = field(default_factory=dict)
@@ -83,13 +91,18 @@ class Observer:
             priority, due, own = options if len(options) == 3 else (b"", b"", b"0")
             if position not in reply:
                 # A call that is sent again gets the same reply: whether it added the task twice shows in the totals.
-                key = key_of(words[at + 3 : at + 3 + int(own)]) or key_of(words[: int(shared)])
+                fields = _fields(words[: int(shared)] + words[at + 3 : at + 3 + int(own)])
                 now = self.now()
                 due_ms = max(now, float(due or 0) + (now if due[:1] == b"+" else 0.0))
                 made = Seen(
-                    queue, int(priority or 1), len(self.tasks), due=due_ms, is_delayed=due != b"", key=key
+                    queue, int(priority or 1), len(self.tasks), due=due_ms, is_delayed=due != b"",
+                    not_before=due_ms if due else 0.0, payload=words[at + 1], enqueued=now, key=fields.get(b"key", b""),
+                    expires_at=self.letters.expiry(queue, fields.get(b"expires_in_ms"), now),
+                    most_attempts=int(own_most) if (own_most := fields.get(b"max_attempts")) else None,
                 )  # fmt: skip
                 self.tasks.setdefault(task_id, made)
+                if b"replayed_from" in fields.get(b"headers", b""):
+                    spares.check_replay(self, made, fields[b"headers"])
             at += 3 + int(own)
         if len(self.tasks) > known:
             self._check_size(queue)
@@ -99,22 +112,36 @@ class Observer:
         ids, most = reply[6::5], int(reply[4])
         if len(set(ids)) < len(ids):
             raise Violation(f"a task was handed out twice in one call: {b', '.join(ids).decode()}")
-        for task_id, more in zip(ids, reply[10::5], strict=True):
+        for task_id, payload, more in zip(ids, reply[8::5], reply[10::5], strict=True):
             seen = self.seen(task_id)
-            if seen.ends > now:
-                raise Violation(f"{task_id.decode()} was handed out while the lease {seen.lease:.0f} holds")
-            if seen.outcome or seen.is_to_stop:
-                why = f"it has ended as {seen.outcome}" if seen.outcome else "it is cancelled"
-                raise Violation(f"{task_id.decode()} was handed out, but {why}")
-            self.arrives(seen, task_id, queue)
+            self._check_handed_out(task_id, seen, payload, queue, now)
             self._check_attempt(task_id, seen, more, most, now)
         for task_id in ids:
             self._check_order(task_id, self.tasks[task_id], ids, most, now)
         for task_id in ids:
             seen = self.tasks[task_id]
-            seen.lease, seen.ends, lease = lease, float(reply[2]), lease + 1
+            seen.lease, seen.ends, seen.is_there, lease = lease, float(reply[2]), True, lease + 1
         self._check_limit(queue, now)
         by_hand.check_flow(self, queue, len(ids), now)
+        if queue in self.key_rates:
+            by_hand.check_key_flow(self, queue, (self.tasks[task_id].key for task_id in ids), now)
+        if len(ids) < int(args[1]):
+            left_waiting.check(self, queue, ids, reply, now)
+
+    def _check_handed_out(self, task_id: bytes, seen: Seen, payload: bytes, queue: bytes, now: float) -> None:
+        what = f"{task_id.decode()} was handed out"
+        if seen.ends > now:
+            raise Violation(f"{what} while the lease {seen.lease:.0f} holds")
+        if seen.queue != queue:
+            self.arrives(seen, task_id, queue)
+        if seen.outcome or seen.is_to_stop:
+            raise Violation(f"{what}, but it {f'has ended as {seen.outcome}' if seen.outcome else 'is cancelled'}")
+        self.arrives(seen, task_id, queue)
+        if seen.not_before > now:
+            raise Violation(f"{what} {seen.not_before - now:.1f} ms before it was due")
+        self.letters.check_in_time(task_id, seen, now)
+        if seen.payload is not None and seen.payload != payload:
+            raise Violation(f"{what} with {payload!r}, and it has {seen.payload!r}")
 
     def _check_attempt(
         self, task_id: bytes, seen: Seen, more: list[bytes | None] | None, most: int, now: float
@@ -133,6 +160,8 @@ class Observer:
         if seen.batch and seen.queue == queue and seen.batch not in self.ended_batches:
             raise Violation(f"{task_id.decode()} was handed out while it is a member of batch {seen.batch.decode()}")
         if seen.queue != queue:
+            if self.letters.brings(self, seen, queue):
+                return
             if not seen.decided or seen.moves:
                 raise Violation(f"{task_id.decode()} came to {queue.decode()}, and nothing moved it there")
             seen.enters(queue)
@@ -141,7 +170,7 @@ class Observer:
     def _check_order(self, task_id: bytes, seen: Seen, taken: list[bytes], most: int, now: float) -> None:
         if not seen.has_place:
             return
-        is_by_key = seen.queue in self.most_of_key
+        is_by_key = seen.queue in self.most_of_key or seen.queue in self.key_rates
         for other_id, other in self.tasks.items():
             if other.queue != seen.queue or other_id in taken or (is_by_key and other.key != seen.key):
                 continue
@@ -197,23 +226,31 @@ class Observer:
                 yield seen, word, args[at : at + width]
 
     def fail(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
-        for seen, word, _ in self._reports(args, reply, 5 + 3 * int(args[4]), 6, "rollback"):
+        for seen, word, report in self._reports(args, reply, 5 + 3 * int(args[4]), 6, "rollback"):
             seen.ends, seen.has_place, seen.spent = 0.0, False, seen.spent + 1
+            seen.not_before = self.now() + float(report[2]) if float(report[2]) else 0.0
             if word == b"dead":
-                seen.outcome = "dead"
+                self.letters.bury(self, seen)
 
     def release(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         for seen, _, report in self._reports(args, reply, 2, 3, "release"):
-            seen.ends, seen.has_place = 0.0, seen.has_place and report[2] in (b"", b"!")
-            bucket = self.buckets.get(seen.queue)
-            if bucket and (not report[2] or report[2][:1] == b"~"):  # it had not begun
-                bucket.take(-1, self.now())
+            delay, now = report[2], self.now()
+            seen.ends, seen.has_place = 0.0, seen.has_place and delay in (b"", b"!")
+            wait_ms = float(delay.lstrip(b"~!") or 0)
+            seen.not_before = now + wait_ms if wait_ms else 0.0
+            if delay and delay[:1] != b"~":
+                seen.expires_at = math.inf
+                continue
+            if bucket := self.buckets.get(seen.queue):  # it had not begun
+                bucket.take(-1, now)
+            by_hand.refund_key(self, seen.queue, seen.key, now)
 
     def crash(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         for seen, word, _ in self._reports(args, reply, 4, 3, "crash"):
             seen.ends, seen.spent = 0.0, seen.spent + 1
             if word == b"dead":
-                seen.outcome, seen.has_place = "dead", False
+                seen.has_place = False
+                self.letters.bury(self, seen)
 
     def extend(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         for seen, word, _ in self._reports(args, reply, 2, 3, "extend"):
@@ -222,8 +259,10 @@ class Observer:
     def cancel(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         if reply == b"gone":
             return
-        task_id, seen = args[2], self.seen(args[2])
-        if (reply == b"reserved") != (seen.ends > self.now()):
+        task_id, seen, queue = args[2], self.seen(args[2]), queue_of_key(keys[0])
+        if seen.queue != queue:
+            self.arrives(seen, task_id, queue)
+        if seen.is_counted and (reply == b"reserved") != (seen.ends > self.now()):
             raise Violation(f"a cancel of {task_id.decode()} got {reply.decode()}; its lease ends at {seen.ends:.0f}")
         if reply == b"reserved":
             seen.is_to_stop = True
@@ -235,7 +274,8 @@ class Observer:
         drops it."""
         if seen.is_to_stop and not seen.outcome:
             prefix = KEYS.queue(seen.queue.decode()).tasks
-            seen.outcome = (self.ask("HGET", prefix + task_id, "outcome") or b"").decode()
+            is_there = self.ask("EXISTS", prefix + task_id)
+            seen.outcome = (self.ask("HGET", prefix + task_id, "outcome") or b"").decode() if is_there else "cancelled"
 
     def move(self, keys: list[bytes], args: list[bytes], reply: Any) -> None:
         at, most_hops = 5, int(args[3])
@@ -244,7 +284,11 @@ class Observer:
             if is_taken or word in _REFUSED:
                 seen = self._report(args[at], args[at + 1], args[1], is_taken, "move")
                 if seen:
+                    payload, delay = seen.payload, float(args[at + 3])
                     seen.enters(args[2])
+                    changed = _fields(args[at + 5 : at + 5 + int(args[at + 4])])
+                    seen.payload = changed.get(b"payload", payload)
+                    seen.not_before = self.now() + delay if delay else 0.0
                     seen.hops += 1
                     if 0 < most_hops < seen.hops:
                         raise Violation(f"{args[at].decode()} was moved {seen.hops} times; max_hops is {most_hops}")
@@ -262,9 +306,11 @@ class Observer:
         seen.outcome, seen.ends, at = "succeeded", 0.0, 8
         while at < len(args):
             child, _, priority, delay_ms, _, count, _, queue = args[at : at + 8]
+            delay, fields = float(delay_ms), _fields(args[at + 6 : at + 6 + int(count)])
             made = Seen(
-                queue, int(priority or seen.priority), len(self.tasks), has_place=not float(delay_ms), due=self.now(),
-                key=seen.key, hops=seen.hops + 1,
+                queue, int(priority or seen.priority), len(self.tasks), has_place=not delay, due=self.now(),
+                not_before=self.now() + delay if delay else 0.0, payload=fields.get(b"payload"), key=seen.key,
+                hops=seen.hops + 1,
             )  # fmt: skip
             self.tasks.setdefault(child, made)
             at += 6 + int(count)
@@ -274,6 +320,10 @@ class Observer:
         if task_id not in self.tasks:
             raise Violation(f"{task_id.decode()} was never enqueued")
         return self.tasks[task_id]
+
+
+def _fields(words: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 NAMES = {word: path.stem for path in _FOLDER.glob("*.lua") for word in (load(path.stem).sha, load(path.stem).source)}

@@ -1,14 +1,15 @@
 """Actors that send flows, run their steps, and relay the ends of tasks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.client.lease import Lease
-from jobrunner.client.operations.flow import Flow, send
+from jobrunner.client.operations.flow import Flow, cancel, send
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.queue import Queue
 from jobrunner.errors import LeaseError, ReportsRefused
 from jobrunner.jobs.flow_layout import ChainNode, GroupNode, Leaf, Node, lay_out
 from jobrunner.join import Ended
@@ -22,11 +23,13 @@ _LARGE = b'"%s"' % (b"x" * 600_000)
 """Two of these are more than a join takes on in one step."""
 
 
-def flow_sender(add: Callable[[Flow], None], *, is_large: bool) -> Callable[[Actor], None]:
-    """Sends one flow, again when it does not know what became of it. `add` receives the flow first."""
+def flow_sender(
+    add: Callable[[Flow], None], *, is_large: bool, queues: Sequence[str] = (IN, NEXT, NEXT), cancels: float = 0.0
+) -> Callable[[Actor], None]:
+    """Sends one flow, again when it does not know what became of it. `add` receives the flow first. May cancel it."""
 
     def job(actor: Actor) -> None:
-        flow = lay_out(_node(actor, is_large=is_large), _TTL_MS)
+        flow = lay_out(_node(actor, queues, is_large=is_large), _TTL_MS)
         add(flow)
 
         def once() -> list[str]:
@@ -34,14 +37,21 @@ def flow_sender(add: Callable[[Flow], None], *, is_large: bool) -> Callable[[Act
             return []
 
         until_known(actor, once)
+        random = actor.world.random
+        if cancels and random.random() < cancels:
+            actor.sleep(random.random() * 6)
+            try:
+                run_operation(actor.broker, cancel(flow, KEYS))
+            except UNKNOWN as error:
+                actor.hears(error)
 
     return job
 
 
-def _node(actor: Actor, *, is_large: bool) -> Node:
+def _node(actor: Actor, queues: Sequence[str], *, is_large: bool) -> Node:
     """A group with callbacks, that may be followed by a step or by another group."""
     random = actor.world.random
-    leaf = partial(_leaf, actor, is_large=is_large)
+    leaf = partial(_leaf, actor, queues, is_large=is_large)
     members: list[Node] = [leaf() for _ in range(2 if is_large else random.choice((1, 2, 2, 3)))]
     if not is_large and random.random() < 0.3:
         members[-1] = ChainNode(nodes=(members[-1], leaf()))
@@ -53,9 +63,9 @@ def _node(actor: Actor, *, is_large: bool) -> Node:
     return group if behind < 0.7 else ChainNode(nodes=(group, leaf()))
 
 
-def _leaf(actor: Actor, *, is_large: bool) -> Leaf:
+def _leaf(actor: Actor, queues: Sequence[str], *, is_large: bool) -> Leaf:
     random = actor.world.random
-    queue = NEXT if is_large else random.choice((IN, NEXT, NEXT))
+    queue = NEXT if is_large else random.choice(queues)
     payload = b"large" if is_large else b"x"
     return Leaf(task=Task(
         id=new_id(split_queue(queue)[0]), queue=queue, payload=payload, priority=random.choice((None, None, 2)),
@@ -78,7 +88,7 @@ def step_worker(rounds: int, careful: float) -> Callable[[Actor], None]:
                 for lease in held:
                     if lease not in good:
                         lease.rollback(delay=random.choice((0, 0.5)), error="ValueError: no")
-                commit_steps(actor, good)
+                commit_steps(actor, queue, good)
                 if not held:
                     actor.sleep(random.random() * 3)
             except (*UNKNOWN, LeaseError, ReportsRefused) as error:
@@ -88,15 +98,14 @@ def step_worker(rounds: int, careful: float) -> Callable[[Actor], None]:
     return job
 
 
-def commit_steps(actor: Actor, held: list[Lease]) -> None:
+def commit_steps(actor: Actor, queue: Queue, held: list[Lease]) -> None:
     """Commits steps with their results, and relays their ends."""
     if not held:
         return
-    queue = queue_of(actor, NEXT)
     results: list[Any] = [_LARGE[1:-1].decode() if one.payload == b"large" else one.id for one in held]
     queue.commit_many(held, results)
     ends = [
-        Ended(split_queue(NEXT)[0], "succeeded", one.then, b'"%s"' % result.encode())
+        Ended(split_queue(one.queue)[0], "succeeded", one.then, b'"%s"' % result.encode())
         for one, result in zip(held, results, strict=True) if one.then
     ]  # fmt: skip
     relay(actor.broker, KEYS, ended=ends)

@@ -173,9 +173,11 @@ def _fired(observer: _Observer, found: SeenJoin, tasks: bytes) -> None:
         raise Violation(f"{task.id} was enqueued too early: its rule, {found.join.rule}, is not met")
     found.has_fired, task_id = True, task.id.encode()
     priority = 1 if task.priority is None else task.priority
+    now = observer.now()
     observer.tasks[task_id] = Seen(
-        task.queue.encode(), priority, len(observer.tasks), has_place=not task.delay_ms, due=observer.now()
-    )
+        task.queue.encode(), priority, len(observer.tasks), has_place=not task.delay_ms, due=now,
+        not_before=now + task.delay_ms if task.delay_ms else 0.0, payload=task.payload,
+    )  # fmt: skip
     if found.join.rule != "dead":
         _check_results(observer, found, tasks + task_id)
 

@@ -5,7 +5,8 @@ from itertools import product
 from typing import Any, Protocol
 
 from jobrunner.queue_settings import QueueSettings
-from tests.simulation.seen import Seen, Violation, key_of
+from tests.simulation.letters import SeenLetters
+from tests.simulation.seen import Seen, Violation
 
 _QUEUES = (b":in", b":out")
 _STATES = (b":waiting", b":scheduled", b":pending")
@@ -19,6 +20,7 @@ class _Observer(Protocol):
     tasks: dict[bytes, Seen]
     locks: dict[bytes, tuple[bytes, float]]
     replacements: set[bytes]
+    letters: SeenLetters
 
 
 def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
@@ -35,9 +37,11 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
         holder, ends = observer.locks.get(keys[6], (task_id, 0.0))
         if ends > now + 1 and _has_lock(observer, keys, args, holder, by_default=False):
             raise Violation(f"{task_id.decode()} is unique, and was enqueued while {holder.decode()} has the lock")
-        priority, key = int(args[6] or 1), key_of(args[12:])
+        fields = dict(zip(args[12::2], args[13::2], strict=True))
         observer.tasks[task_id] = Seen(
-            args[3], priority, len(observer.tasks), has_place=not due, due=now, key=key
+            args[3], int(args[6] or 1), len(observer.tasks), has_place=not due, due=now, not_before=_due(due, now),
+            payload=fields[b"payload"], key=fields.get(b"key", b""), enqueued=now,
+            expires_at=observer.letters.expiry(args[3], fields.get(b"expires_in_ms"), now),
         )  # fmt: skip
     elif args[4] in observer.replacements:
         return
@@ -48,10 +52,17 @@ def enqueue_unique(observer: _Observer, keys: list[bytes], args: list[bytes], re
             has_begun = f"while the lease {seen.lease:.0f} holds" if seen.ends > now else "behind a move to a station"
             raise Violation(f"{task_id.decode()} was {word.decode()} {has_begun}")
         seen.lapses(now)
-        seen.has_place = seen.is_counted = False
+        fields = dict(zip(args[12::2], args[13::2], strict=True))
+        seen.has_place, seen.not_before = False, _due(due, now)
+        seen.expires_at = observer.letters.expiry(seen.queue, fields.get(b"expires_in_ms"), now)
         if word == b"replaced":
-            seen.key = key_of(args[12:])
+            seen.key, seen.payload = fields.get(b"key", b""), fields[b"payload"]
     observer.locks[keys[6]] = task_id, now + float(due[1:] or 0) + float(args[9])
+
+
+def _due(due: bytes, now: float) -> float:
+    """The end of a delay as a call has it: '' for none, '+N' in N ms, 'N' at that Unix ms."""
+    return float(due or 0) + (now if due[:1] == b"+" else 0.0)
 
 
 def _check_clash(observer: _Observer, keys: list[bytes], args: list[bytes], holder: bytes) -> None:
@@ -69,6 +80,8 @@ def _has_lock(observer: _Observer, keys: list[bytes], args: list[bytes], holder:
     if lasts == b"expired":
         return True
     seen = observer.tasks[holder]
+    if seen.has_expired(observer.now()):
+        return False
     if lasts == b"started" and (seen.lease or seen.batch):
         return by_default
     tag = keys[0].rsplit(b":", 2)[0]

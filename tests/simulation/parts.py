@@ -8,6 +8,7 @@ from typing import Any
 from jobrunner.client.item import Item
 from tests.simulation import (
     flow_actors,
+    letter_actors,
     operators,
     shard_actors,
     spare_actors,
@@ -18,6 +19,7 @@ from tests.simulation import (
 )
 from tests.simulation.by_hand import Bucket
 from tests.simulation.checks import Observer
+from tests.simulation.letter_actors import LETTERS, LONGEST_MS, POST
 from tests.simulation.scheduler import World
 from tests.simulation.shard_actors import MAIL
 from tests.simulation.spare_actors import SPARE
@@ -27,6 +29,9 @@ from tests.simulation.workers import IN, KEYS, NEXT, OUT, QUEUES
 TICKS, DELETED, WITH_HISTORY, WRITES = 25, 57, 58, 42
 """Seeds, modulo 64: of a periodic job, of a queue that is deleted and used again, of one that keeps history, and of
 writes."""
+LATE, RATES, STEPS_IN_SHARDS, RELEASED, CANCELLED = 2, 34, 18, 50, 26
+"""Those of a queue with dead letters, of partitions with a rate, of flows in shards, of unique tasks that are released,
+and of tasks that are cancelled while batches and moves go on."""
 LONG = (TICKS, DELETED, WITH_HISTORY, WRITES)
 """Those in which actors may go on after the time of faults."""
 
@@ -72,6 +77,7 @@ def begin_stations(world: World, observer: Observer, acknowledged: set[str]) -> 
 def begin_shards(world: World, observer: Observer, acknowledged: set[str]) -> None:
     chance, choice = world.random.random, world.random.choice
     limit = choice((1, 2, 3))
+    observer.shared_limits.add(MAIL.encode())
     note_limit = partial(observer.most_inflight.__setitem__, MAIL.encode(), limit)
     producer = shard_actors.mail_producer(limit, note_limit, acknowledged)
     world.start("mail producer", producer, in_s=chance())
@@ -162,11 +168,110 @@ def begin_writes(world: World, observer: Observer, acknowledged: set[str]) -> No
         world.start(f"writer {name}", write_actors.writer(name, choice((1, 2, 4))), in_s=chance() * 6)
 
 
+def begin_late(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """A queue whose tasks die when they do not begin in time, and go to a dead letter queue, which may be strict."""
+    chance, choice = world.random.random, world.random.choice
+    for keys, letters, is_strict in ((POST, LETTERS, chance() < 0.5), (LETTERS, None, chance() < 0.2)):
+        queue = keys.name.encode()
+        most = observer.letters.most_attempts[queue] = choice((1, 2, 3))
+        words: list[Any] = ["max_attempts", most]
+        if letters is not None:
+            observer.letters.goes_to[queue] = letters.name.encode()
+            words += ["dead_letter_queue", letters.name]
+        if is_strict:
+            limit = observer.letters.expires_in_ms[queue] = choice((1500, LONGEST_MS))
+            words += ["expires_in_ms", limit]
+        world.server.ask("HSET", keys.settings, *words, now_ms=world.now)
+        world.server.ask("SADD", KEYS.queues, keys.name, now_ms=world.now)
+    for number in range(choice((1, 2))):
+        producer = letter_actors.post_producer(choice((1, 2, 3)), acknowledged)
+        world.start(f"post producer {number + 1}", producer, in_s=chance() * 2)
+    for number, name in enumerate((POST.name, POST.name, LETTERS.name)[: choice((1, 2, 3, 3))]):
+        worker = letter_actors.post_worker(choice((3, 6)), name)
+        world.start(f"post worker {number + 1}", worker, in_s=chance() * 3)
+    if chance() < 0.5:
+        job = workers.unique_producer(choice((2, 4)), acknowledged, POST.name)
+        world.start("unique producer of post", job, in_s=chance() * 3)
+    if chance() < 0.3:
+        world.start("taker", operators.taker(choice((2, 3)), choice((POST, LETTERS))), in_s=chance() * 3)
+    does = ("cancel", "spaced", "spaced", "requeue", "run_now", "remove")
+    for number in range(choice((1, 2))):
+        job = operators.operator(choice((2, 5)), choice((POST, LETTERS, LETTERS)), does, pauses=0.0)
+        world.start(f"operator {number + 1}", job, in_s=1 + chance() * 4)
+
+
+def begin_rates(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """Partitions with a rate each, and perhaps with a limit of leases, whose tasks end and come back in every way."""
+    chance, choice, queue = world.random.random, world.random.choice, NEXT.encode()
+    tokens, interval_ms = choice((1, 2)), choice((500, 3000))
+    observer.key_rates[queue] = tokens, interval_ms
+    words: list[Any] = ["max_attempts", choice((1, 2, 5)), "key_tokens", tokens, "key_interval_us", interval_ms * 1000]
+    if chance() < 0.4:
+        observer.most_of_key[queue] = choice((1, 2))
+        words += ["key_inflight", observer.most_of_key[queue]]
+    if chance() < 0.3:
+        words += ["fair", 1]
+    if chance() < 0.3:
+        observer.buckets[queue] = Bucket(2, 1000, 2, world.now)
+        words += ["max_tokens", 2, "interval_us", 1_000_000]
+    world.server.ask("HSET", KEYS.queue(NEXT).settings, *words, now_ms=world.now)
+    for number in range(choice((1, 2))):
+        drawn = [[(choice("aab ").strip(), choice((0, 0, 1.5))) for _ in "123"] for _ in range(choice((1, 2, 3)))]
+        items = [[Item(b"x", partition=key or None, in_=delay) for key, delay in some] for some in drawn]
+        world.start(f"producer of next {number + 1}", operators.next_producer(items, acknowledged), in_s=chance() * 2)
+    for number in range(choice((1, 2, 3))):
+        world.start(f"taker {number + 1}", operators.taker(choice((3, 6))), in_s=chance() * 3)
+    world.start("operator", operators.operator(choice((2, 4))), in_s=1 + chance() * 4)
+    world.start("worker of next", workers.worker(NEXT, choice((2, 4)), choice((0.3, 0.6))), in_s=chance() * 3)
+
+
+def begin_steps_in_shards(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """Flows whose steps are in a queue with partitions; some are cancelled."""
+    chance, choice = world.random.random, world.random.choice
+    limit = choice((1, 2, 3))
+    observer.shared_limits.add(MAIL.encode())
+    note_limit = partial(observer.most_inflight.__setitem__, MAIL.encode(), limit)
+    producer = shard_actors.mail_producer(limit, note_limit, acknowledged, max_attempts=choice((1, 2, 5)))
+    world.start("mail producer", producer, in_s=chance())
+    for number in range(choice((1, 1, 2))):
+        job = flow_actors.flow_sender(observer.flows.add, is_large=False, queues=(MAIL,), cancels=0.4)
+        world.start(f"flow sender {number + 1}", job, in_s=chance() * 3)
+    for number in range(choice((1, 2, 3))):
+        job = shard_actors.mail_worker(choice((3, 6)), has_steps=True)
+        world.start(f"mail worker {number + 1}", job, in_s=chance() * 4)
+
+
+def begin_released(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """Unique tasks whose workers give them back in every way, and that are changed by hand."""
+    chance, choice = world.random.random, world.random.choice
+    words = ("max_attempts", choice((1, 2, 5)))
+    world.server.ask("HSET", KEYS.queue(NEXT).settings, *words, now_ms=world.now)
+    for number in range(choice((1, 2))):
+        job = workers.unique_producer(choice((2, 4)), acknowledged, NEXT)
+        world.start(f"unique producer {number + 1}", job, in_s=chance() * 3)
+    for number in range(choice((1, 2))):
+        world.start(f"taker {number + 1}", operators.taker(choice((3, 6))), in_s=chance() * 3)
+    world.start("operator", operators.operator(choice((2, 5)), pauses=0.0), in_s=1 + chance() * 4)
+    world.start("worker of next", workers.worker(NEXT, choice((2, 4)), choice((0.3, 0.6))), in_s=chance() * 3)
+
+
+def begin_cancelled(world: World, observer: Observer, acknowledged: set[str]) -> None:
+    """Items that are cancelled, requeued, run now and removed while batches and moves go on with them."""
+    chance, choice = world.random.random, world.random.choice
+    does = ("cancel", "cancel", "cancel", "requeue", "run_now", "remove")
+    for number, queue in enumerate(QUEUES[: choice((1, 2))]):
+        job = operators.operator(choice((3, 6)), queue, does, pauses=0.0)
+        world.start(f"operator {number + 1}", job, in_s=chance() * 3)
+    world.start("another driver", workers.driver(choice((2, 3)), choice((0.3, 0.6))), in_s=chance() * 2)
+    world.start("another worker", workers.worker(IN, choice((2, 3)), choice((0.3, 0.6))), in_s=chance() * 2)
+
+
 _Begin = Callable[[World, Observer, set[str]], None]
 _PARTS: tuple[tuple[int, int, _Begin], ...] = (
     (4, 3, begin_unique), (16, 5, begin_flows), (16, 13, begin_stations), (32, 9, begin_shards), (64, 49, begin_keys),
     (32, 1, begin_operators), (64, TICKS, begin_ticks), (64, DELETED, begin_spare), (64, WITH_HISTORY, begin_spare),
-    (64, WRITES, begin_writes),
+    (64, WRITES, begin_writes), (64, LATE, begin_late), (64, RATES, begin_rates),
+    (64, STEPS_IN_SHARDS, begin_steps_in_shards), (64, RELEASED, begin_released), (64, CANCELLED, begin_cancelled),
 )  # fmt: skip
 """A modulus, the remainder of the seeds that have the part, and what starts its actors."""
 

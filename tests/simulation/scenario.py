@@ -6,10 +6,33 @@ from typing import Any
 
 from jobrunner.broker.keys import QueueKeys
 from jobrunner.errors import JobrunnerError
-from tests.simulation import operators, shard_actors, spare_actors, spares, tick_actors, ticks, workers, write_actors
+from tests.simulation import (
+    letter_actors,
+    letters,
+    operators,
+    shard_actors,
+    spare_actors,
+    spares,
+    tick_actors,
+    ticks,
+    workers,
+    write_actors,
+)
 from tests.simulation.audit import problems
 from tests.simulation.checks import Observer, Violation
-from tests.simulation.parts import DELETED, LONG, TICKS, WITH_HISTORY, WRITES, parts_of, some_item
+from tests.simulation.letter_actors import LETTERS, POST
+from tests.simulation.parts import (
+    DELETED,
+    LATE,
+    LONG,
+    RATES,
+    STEPS_IN_SHARDS,
+    TICKS,
+    WITH_HISTORY,
+    WRITES,
+    parts_of,
+    some_item,
+)
 from tests.simulation.scheduler import World
 from tests.simulation.server import SimulatedServer
 from tests.simulation.shard_actors import SHARDS
@@ -53,7 +76,10 @@ def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bo
         more_queues = _more_queues(seed)
         contents = server.contents(world.now, is_brief=True)
         found = problems(contents, (*QUEUES, *more_queues), observer.tasks, acknowledged)
-        more = (observer.flows.problems(observer), ticks.problems(observer), spares.problems(observer, more_queues))
+        more = (
+            observer.flows.problems(observer), ticks.problems(observer), spares.problems(observer, more_queues),
+            letters.problems(observer, (*QUEUES, *more_queues)),
+        )  # fmt: skip
         outcome.problem = next(itertools.chain(found, *more), "")
     except Violation as violation:
         outcome.problem = str(violation)
@@ -66,9 +92,15 @@ def play(server: SimulatedServer, time: VirtualTime, seed: int, *, is_traced: bo
 
 
 def _more_queues(seed: int) -> tuple[QueueKeys, ...]:
-    if seed % 32 == 9:
+    if _has_shards(seed):
         return SHARDS
+    if seed % 64 == LATE:
+        return POST, LETTERS
     return (KEYS.queue(SPARE),) if seed % 64 in (DELETED, WITH_HISTORY) else ()
+
+
+def _has_shards(seed: int) -> bool:
+    return seed % 32 == 9 or seed % 64 == STEPS_IN_SHARDS
 
 
 def begin(world: World, observer: Observer) -> set[str]:
@@ -113,7 +145,7 @@ def _configure(world: World, observer: Observer) -> None:
 def drain(world: World) -> None:
     """Lets everything come to its end without faults, and empties the queues. Raises Violation when they stay."""
     world.faults = 0.0
-    part, has_operators = world.seed % 64, world.seed % 32 == 1
+    part, has_operators = world.seed % 64, world.seed % 32 == 1 or world.seed % 64 == RATES
     if has_operators or part in LONG:  # an actor may still have to do something
         _go_on(world)
     if has_operators:
@@ -125,8 +157,10 @@ def drain(world: World) -> None:
         world.start("the last writer", write_actors.last_writer)
         _go_on(world)
     world.start("the last worker", workers.last_worker)
-    if world.seed % 32 == 9:
+    if _has_shards(world.seed):
         world.start("the last mail worker", shard_actors.last_mail_worker)
+    if part == LATE:
+        world.start("the last post worker", letter_actors.last_post_worker)
     if part in (DELETED, WITH_HISTORY):
         world.start("the last spare worker", spare_actors.last_spare_worker)
     if not world.run(until=world.now + 600_000, most_events=_MOST_EVENTS):

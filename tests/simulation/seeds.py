@@ -28,6 +28,9 @@ KEPT: dict[int, Kept] = {
     ),
     4853: Kept("CANCELLED_AND_STILL_THERE", "the same"),
     5625: Kept("DELETED_AND_NOT_COUNTED", "what a deletion of a queue took that was broken off was in no total"),
+    578: Kept(
+        "THROTTLE_ENDS_WITH_ITS_TASK", "a task that went to the dead letter queue took the lock of its throttle along"
+    ),
     9397: Kept("ABANDONED_JOIN_FIRES", "the same, where a join would fire that was taken back"),
 }
 

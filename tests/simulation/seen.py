@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+_NEVER = float("inf")
+
 
 class Violation(Exception):
     """Something that must not happen."""
@@ -26,10 +28,22 @@ class Seen:
     due: float = 0.0
     """When it was to enter the queue, Unix ms: when it was enqueued, or behind its delay."""
     is_delayed: bool = False
+    is_there: bool = True
+    """Whether it is known to be in its queue: a row of a batch comes there when it is applied."""
+    not_before: float = 0.0
+    """The end of its delay, Unix ms: nothing hands it out before that."""
+    payload: bytes | None = None
+    """None while it is not known: a batch gives its members new ones."""
+    enqueued: float = 0.0
+    """When, Unix ms, where a time to begin counts from it."""
+    expires_at: float = _NEVER
+    """When it dies unless it has begun, Unix ms."""
     key: bytes = b""
     """Its partition."""
     spent: int = 0
     """Attempts in this queue that failed, or whose lease ended without a report."""
+    most_attempts: int | None = None
+    """Its own; None: those of its queue."""
     is_counted: bool = True
     """Whether `spent` is known: not of a member of a batch, whose failures count for all."""
     hops: int = 0
@@ -51,6 +65,7 @@ class Seen:
         """Notes that it was moved: attempts start anew."""
         self.moves += self.queue != queue
         self.queue, self.ends, self.spent, self.is_counted, self.has_place = queue, 0.0, 0, True, False
+        self.not_before, self.payload = 0.0, None
 
     def goes_before(self, other: "Seen") -> bool:
         """By priority, when they were due, and order. A due time has whole ms."""
@@ -60,20 +75,24 @@ class Seen:
 
     def waits_in_place(self, now: float, most_attempts: int) -> bool:
         """Whether it is to be handed out by its place: one that is due, or whose lease has ended, enters first."""
-        if not self.has_place or not self.is_counted or self.outcome or self.is_to_stop or self.ends > now:
+        if not self.has_place or self.ends > now or self.due + self.is_delayed > now or self.has_expired(now):
             return False
-        if self.due + self.is_delayed > now:
+        return self.can_begin(most_attempts)
+
+    def can_begin(self, most_attempts: int) -> bool:
+        """Whether it is to be handed out as soon as its delay and its lease, if it has one, have ended."""
+        if self.outcome or self.is_to_stop or not self.is_counted or not self.is_there:
             return False
-        return self.spent + (self.ends > 0) < most_attempts
+        most = most_attempts if self.most_attempts is None else self.most_attempts
+        return self.spent + (self.ends > 0) < most or not most
+
+    def has_expired(self, now: float) -> bool:
+        """Whether its time to begin is over, and no attempt of it was spent."""
+        return self.expires_at <= now and not self.spent and not self.ends
 
     def is_of(self, queue: bytes) -> bool:
         """Whether it is in a queue, or in one of its shards."""
         return self.queue == queue or self.queue.startswith(queue + b"@")
-
-
-def key_of(fields: list[bytes]) -> bytes:
-    """The partition of a task among the fields of its hash; empty without one."""
-    return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"key", b"")
 
 
 def queue_of_key(key: bytes) -> bytes:

@@ -32,8 +32,9 @@ def spare_producer(rounds: int, acknowledged: set[str]) -> Callable[[Actor], Non
 
     def job(actor: Actor) -> None:
         queue, random = spare_of(actor), actor.world.random
-        for _ in range(rounds):
-            items = [Item(b"x", in_=random.choice((0, 0, 2.0))) for _ in range(random.choice((1, 2, 3)))]
+        for number in range(rounds):
+            delays = [random.choice((0, 0, 2.0)) for _ in range(random.choice((1, 2, 3)))]
+            items = [Item(b"%s-%d-%d" % (actor.name[-1:].encode(), number, n), in_=in_) for n, in_ in enumerate(delays)]
             acknowledged.update(until_known(actor, partial(queue.push_many, items)))
             actor.sleep(random.random() * random.choice((2, 8)))
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from jobrunner.broker.keys import QueueKeys
 from tests.simulation.seen import Seen, Violation, queue_of_key
 from tests.simulation.workers import KEYS
@@ -36,6 +38,16 @@ def note_end(observer: _Observer, queue: bytes, task_id: bytes) -> None:
     """Takes in that a task of a queue ended by the hand of its holder."""
     if history := observer.histories.get(queue):
         history.ends[task_id] = observer.now()
+
+
+def check_replay(observer: _Observer, made: Seen, headers: bytes) -> None:
+    """Takes in a task that has another one done again. Raises Violation."""
+    original = msgspec.json.decode(headers)["replayed_from"]
+    seen = observer.tasks[original.encode()]
+    if seen.outcome not in _ENDED:
+        raise Violation(f"{original} was replayed, and has not ended")
+    if (made.payload, made.priority, made.key) != (seen.payload, seen.priority, seen.key):
+        raise Violation(f"{original} was replayed with {made.payload!r}, and it had {seen.payload!r}")
 
 
 def purge(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:

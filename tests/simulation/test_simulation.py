@@ -7,10 +7,22 @@ import sys
 
 import pytest
 
+from jobrunner.coordinator import coordinator as coordinator_module
+from jobrunner.coordinator.coordinator import Coordinator
 from tests.simulation.bugs import BUGS, Bug, server_with
 from tests.simulation.many_runs import play_piece
 from tests.simulation.network import FAULTS
-from tests.simulation.parts import DELETED, TICKS, WITH_HISTORY, WRITES
+from tests.simulation.parts import (
+    CANCELLED,
+    DELETED,
+    LATE,
+    RATES,
+    RELEASED,
+    STEPS_IN_SHARDS,
+    TICKS,
+    WITH_HISTORY,
+    WRITES,
+)
 from tests.simulation.scenario import play
 from tests.simulation.seeds import KEPT, kept_seeds
 from tests.simulation.server import SimulatedServer
@@ -22,7 +34,10 @@ EVERYDAY = ("LEASE_NUMBER_NOT_COMPARED", "LIMIT_IGNORED", "PARTS_ARE_TOPPED_UP",
             "LOCK_NOT_LOOKED_AT", "SOME_ARE_ALL", "EXPIRY_NOT_COUNTED", "FULL_QUEUE_IGNORED", "LIMIT_OF_KEYS_IGNORED",
             "GIFT_STAYS_WITH_ITS_GIVER", "REQUEUED_THOUGH_NOT_DEAD", "PAUSE_IGNORED", "TOKENS_NOT_PAID",
             "PROMOTED_LATE", "LEAD_TAKEN_TWICE", "OVERLAP_IGNORED", "DELETED_WITH_A_TASK", "TRIMMED_WITHOUT_A_NOTE",
-            "ROWS_COUNT_UNDECIDED")  # fmt: skip
+            "ROWS_COUNT_UNDECIDED", "EXPIRED_AND_HANDED_OUT", "DEAD_LETTERS_ARE_SPENT", "RATE_OF_KEYS_IGNORED",
+            "TOKEN_OF_A_KEY_NOT_RETURNED", "STEPS_OF_SHARDS_NOT_POSTED", "CANCELLED_AND_TRIED_AGAIN",
+            "SNOOZED_TASK_HOLDS_NO_LOCK", "WORKER_SLEEPS_OVER_A_DUE_TASK", "PAYLOAD_OF_ANOTHER", "TRIED_AGAIN_AT_ONCE",
+            "REPLAYED_WITHOUT_ITS_PAYLOAD")  # fmt: skip
 """Found soon; the others are slow together."""
 _RARELY = (pytest.mark.slow, pytest.mark.timeout(600))
 SEEDED = [pytest.param(name, marks=() if name in EVERYDAY else _RARELY) for name in BUGS]
@@ -150,6 +165,48 @@ def test_writes_begin_anew_and_are_done() -> None:
         assert re.search(rf"batch_begin → \d+, {word}", said), word
     for word in ("batch_decide .*→ lost", "batch_stage .*→ lost", "batch_fail .*dissolved", "advances .*-1: done"):
         assert re.search(word, said), word
+
+
+def test_tasks_die_late_and_go_to_the_dead_letter_queue() -> None:
+    said = "\n".join(traces_of(range(LATE, 3000, 64)))
+    for word in (r"post worker \d: is handed out \S+ under", "fails .*: dead", "requeue → ok", "unique until expired",
+                 "operator 1: cancel → ok", "operator 1: remove → ok", "run_now → ok"):  # fmt: skip
+        assert re.search(word, said), word
+    assert re.search("post worker 3: is handed out", said), "the one of the dead letter queue"
+
+
+@pytest.mark.parametrize("part", [RATES, RELEASED])
+def test_partitions_with_a_rate_and_unique_tasks_are_given_back_in_every_way(part: int) -> None:
+    said = "\n".join(traces_of(range(part, 6000, 64)))
+    for word in ("taker 1: releases .*: waiting", "taker 1: releases .*: scheduled", "crashs .*: waiting", "pop → [^n]",
+                 "cancel → ok", "cancel → reserved"):  # fmt: skip
+        assert re.search(word, said), word
+
+
+def test_flows_in_shards_are_run_and_cancelled() -> None:
+    said = "\n".join(traces_of(range(STEPS_IN_SHARDS, 2000, 64)))
+    for word in ("notifies join .* → fired", "join_abandon → ", "flow sender 1: cancel → posted", "slice_give → mail@"):
+        assert re.search(word, said), word
+
+
+def test_members_of_batches_and_items_of_stations_are_cancelled() -> None:
+    said = "\n".join(traces_of(range(CANCELLED, 3000, 64)))
+    for word in ("cancel → ok", "cancel → reserved", "remove → reserved", "run_now → ok", "batch_decide"):
+        assert re.search(word, said), word
+
+
+def test_a_leader_whose_clock_is_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of the product that seed 473 found: the leader counted the server's time from its request on, which was on
+    its way for long, and fired a tick early."""
+
+    def from_the_request(coordinator: Coordinator) -> float:
+        leadership, asked_at, _ = coordinator._renewed
+        return leadership.now_ms + (coordinator_module.monotonic() - asked_at) * 1000
+
+    monkeypatch.setattr(Coordinator, "_server_now_ms", from_the_request)
+    with virtual_time() as clock:
+        outcome = play(SimulatedServer(), clock, 473)
+    assert re.search(r"tick \d+ was fired \d{3} ms early", outcome.problem)
 
 
 def test_a_bug_that_no_script_can_have_any_more_is_an_error() -> None:

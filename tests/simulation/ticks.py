@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from tests.simulation.seen import Seen, Violation, queue_of_key
 from tests.simulation.workers import KEYS
 
+_ROUNDED_MS = 1.0
+"""The first tick of an interval is the present, in whole ms."""
 _LATEST_MS = 6000.0
 """After so long without a tick something keeps the job from it: twice its longest interval."""
 
@@ -62,12 +64,14 @@ def take_leadership(observer: _Observer, keys: list[bytes], args: list[bytes], r
 
 def fire(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) -> None:
     """Takes in a call and its reply. Raises Violation."""
-    _, _, tick_ms, epoch, task_id, priority, _, overlap, schedule, together = args[:10]
+    _, _, tick_ms, epoch, task_id, priority, due_ms, overlap, schedule, together = args[:10]
     job, tick, word = observer.periodic, float(tick_ms), reply.decode()
     if word in ("missed", "fenced"):
         return
     if int(epoch) < job.acted:
         raise Violation(f"a tick was {word} by a leader of epoch {int(epoch)}, after one of epoch {job.acted}")
+    if tick > observer.now() + _ROUNDED_MS:
+        raise Violation(f"tick {tick:.0f} was {word} {tick - observer.now():.0f} ms early")
     if tick <= job.last:
         raise Violation(f"tick {tick:.0f} was {word} after tick {job.last:.0f}")
     _check_gap(job, tick, schedule)
@@ -81,7 +85,7 @@ def fire(observer: _Observer, keys: list[bytes], args: list[bytes], reply: Any) 
         if overlap == b"skip" and not is_together and _is_live(observer, job.task, queue):
             raise Violation(f"tick {tick:.0f} was fired, while {job.task.decode()} of an earlier one is not finished")
         observer.tasks[task_id] = Seen(
-            queue, int(priority), len(observer.tasks), has_place=False, due=observer.now(),
+            queue, int(priority), len(observer.tasks), has_place=False, due=observer.now(), not_before=float(due_ms),
         )  # fmt: skip
         job.task, job.together = task_id, float(together)
     elif word == "skipped" and (overlap != b"skip" or is_together or not _may_live(observer, job.task)):

@@ -81,17 +81,17 @@ def until_known(actor: Actor, add: Callable[[], list[str]]) -> list[str]:
     return []
 
 
-def unique_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], None]:
+def unique_producer(count: int, acknowledged: set[str], queue: str = IN) -> Callable[[Actor], None]:
     """Enqueues unique tasks under one lock, each again when it does not know what became of it."""
 
     def job(actor: Actor) -> None:
-        random, keys = actor.world.random, KEYS.queue(IN)
+        random, keys = actor.world.random, KEYS.queue(queue)
         for _ in range(count):
             lasts, on_clash = random.choice(("started", "finished", "expired")), random.choice(_CLASHES)
             lock = Lock(digest="same", lasts=lasts, ttl_ms=random.choice((1500, 100_000)), on_clash=on_clash)
             is_kept = on_clash == "ignore"  # with a type: an item of a bare queue is gone when it is committed
             task = Task(
-                id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, priority=random.choice((None, 2)),
+                id=new_id(keys.tag), queue=queue, payload=b"x", lock=lock, priority=random.choice((None, 2)),
                 delay_ms=random.choice((0, 0, 1500)), kept_s=60.0 if is_kept else 0.0, type="job" if is_kept else "",
             )  # fmt: skip
             acknowledged.update(until_known(actor, partial(_enqueue, actor, task)))
