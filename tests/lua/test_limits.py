@@ -41,6 +41,15 @@ def test_a_shard_keeps_to_its_slice_of_the_limits_of_its_queue(mail):
     assert mail.reserve(9) == []
 
 
+def test_a_worker_is_not_to_ask_again_for_a_token_that_is_left(mail, clock):
+    limit(mail, max_tokens=2, interval_us=1_000_000, keepalive_ms=60_000)
+    fill(mail, 1)
+    assert mail.ask(2).next_event_ms == clock.ms + 60_000, "the end of the lease"
+
+    fill(mail, 3)
+    assert mail.ask(2).next_event_ms == clock.ms + 500, "the next token"
+
+
 def test_a_lease_that_ended_makes_room_in_the_same_call(mail, clock):
     limit(mail, max_inflight=1, keepalive_ms=1000)
     fill(mail, 2)

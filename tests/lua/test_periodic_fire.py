@@ -55,6 +55,12 @@ def test_a_tick_due_later_is_scheduled_for_its_instant(mail, clock, fire):
     assert mail.scores("scheduled") == {"tick-1000": clock.ms + 250}
 
 
+def test_a_tick_by_hand_is_fired_though_the_job_is_disabled(mail, fire):
+    mail.run(leader_calls.enable_periodic(mail.keys, "tick", enabled=False))
+    assert fire(1000, epoch=1) == "disabled"
+    assert fire(2000, expected="1000", epoch=0) == "fired"
+
+
 def test_the_same_tick_again_is_missed(mail, fire):
     fire(1000)
     before = mail.snapshot()

@@ -56,6 +56,12 @@ def test_a_shard_gives_what_it_does_not_use_and_another_takes_it_once(shard):
     assert read(giver).gifts == []
 
 
+def test_a_shard_without_a_rate_gives_no_tokens(shard):
+    giver, taker = begin(shard(0), 5), begin(shard(1), 1)
+    (gift,) = give(giver, (taker.name, 2, 1))
+    assert (gift.leases, gift.tokens) == (2, 0)
+
+
 def test_all_that_a_shard_says_of_its_limits_is_read(shard, clock):
     there = begin(shard(1), 3, 4, generation=7)
     there.enqueue(*"abcdef")
