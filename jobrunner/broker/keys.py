@@ -350,8 +350,12 @@ class Keys:
 
     def counters(self, name: str) -> bytes:
         """The totals of a queue by its full name, which is not checked: for callers that read very many queues."""
+        return self.state(name, "counters")
+
+    def state(self, name: str, state: str) -> bytes:
+        """The tasks of a queue in one state, such as `waiting`; the name of the queue is not checked either."""
         tag, _, queue = name.rpartition("/")
-        return b"%b{%b}:%b:counters" % (self._root, (tag or queue).encode(), queue.encode())
+        return b"%b{%b}:%b:%b" % (self._root, (tag or queue).encode(), queue.encode(), state.encode())
 
     def tag_base(self, tag: str) -> bytes:
         """Prefix of the keys of every queue and task of one tag."""

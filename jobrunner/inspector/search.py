@@ -14,20 +14,18 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from jobrunner.broker.call import Call, in_slices
 from jobrunner.broker.calls.search import SearchChunk, search_state, state_size
-from jobrunner.broker.calls.stats import QueueSummary, bulk_counts
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import from_ms, perf_counter
-from jobrunner.errors import InvalidOption, JobrunnerError
+from jobrunner.errors import NO_ANSWER, InvalidOption, JobrunnerError
 from jobrunner.inspector import task_rows
 from jobrunner.inspector.search_filter import Filter, match_of, without_hidden
 from jobrunner.inspector.shards import with_shards
-from jobrunner.inspector.snapshot import CALLS_AT_ONCE
 from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
 
@@ -38,6 +36,8 @@ _NARROW_FIRST = ("pending", "dead", "scheduled", "waiting", "done")
 come before the backlog."""
 EXAMINED_AT_ONCE = 250
 """Tasks examined by one call, which blocks the server for 1 to 3 ms."""
+_SIZES_AT_ONCE = 2000
+"""Sets whose sizes are read in one round trip, so that other clients wait for a few milliseconds at most."""
 _LINES_AT_ONCE = 100
 _MOST_CALLS = 20
 _FEW = 8
@@ -177,23 +177,24 @@ def _lines(client: Client, wanted: Filter) -> list[_Stretch]:
 
 
 def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tuple[list[_Stretch], Problems]:
-    """The lines to search, and the queues that cannot be counted. Raises when none can be counted."""
+    """The lines to search, and the queues that cannot be counted. Raises when none can be counted.
+
+    Each size is that of a sorted set as it is, although due tasks and those with expired leases count as waiting
+    elsewhere: they are still in the set of their former state until maintenance moves them, and are found there alone.
+    """
     unread: dict[str, str] = {}
     names = sorted(with_shards(client, [wanted.queue] if wanted.queue else None, None if is_strict else unread))
     states = [wanted.state] if wanted.state else _states(wanted)
     pairs = [(state, name) for state in states for name in names]
-    keys = {name: keys_of(client).queue(name) for name in names}
-    sizes: list[Any]
-    if len(pairs) <= _FEW:
-        calls = [state_size(keys[name], state, match_of(wanted)) for state, name in pairs]
-        sizes = broker_of(client).run_many(calls) if is_strict else broker_of(client).run_each(calls)
-    else:
-        slices = in_slices(bulk_counts(list(keys.values())), CALLS_AT_ONCE)
-        stands = [stand for some in slices for found in broker_of(client).run_many(some) for stand in found]
-        sizes = [_size(stand, state) for state in states for stand in stands]
+    key, match = keys_of(client).state, match_of(wanted)
+    calls = [state_size(key(name, state), state, match) for state, name in pairs]
+    sizes = [size for some in in_slices(calls, _SIZES_AT_ONCE) for size in broker_of(client).run_each(some)]
     problems = {name: str(size) for (_, name), size in zip(pairs, sizes, strict=True) if not isinstance(size, int)}
-    if sizes and isinstance(sizes[0], JobrunnerError) and len(problems) == len(names):
-        raise sizes[0]
+    errors = [size for size in sizes if isinstance(size, JobrunnerError)]
+    if is_strict and len(pairs) > _FEW:  # a damaged queue among many keeps no operation from the others
+        errors = [one for one in errors if isinstance(one, NO_ANSWER)]
+    if errors and (is_strict or len(problems) == len(names)):
+        raise errors[0]
     sized = zip(pairs, sizes, strict=True)
     found = [_Stretch(name, state, size) for (state, name), size in sized if name not in problems and size]
     return found, (*problems.items(), *unread.items())
@@ -203,10 +204,6 @@ def _states(wanted: Filter) -> list[str]:
     """The states to search, always in the same order for one filter, as a cursor relies on it."""
     states = _NARROW_FIRST if wanted.is_narrow else task_rows.STATES
     return [state for state in states if state in task_rows.STATES]
-
-
-def _size(stand: QueueSummary | str, state: str) -> int | str:
-    return stand if isinstance(stand, str) else int(getattr(stand.counts, state))
 
 
 def _position(lines: list[_Stretch], wanted: Filter, after: str) -> tuple[int, _Cursor | None]:

@@ -99,10 +99,9 @@ def search_state(
     )
 
 
-def state_size(keys: QueueKeys, state: str, match: Match = EVERYTHING) -> Call[int]:
-    """How many tasks of a state a search has to examine: all, or those within the match's instants where the scores are
-    instants."""
-    key = getattr(keys, state)
+def state_size(key: bytes, state: str, match: Match = EVERYTHING) -> Call[int]:
+    """How many tasks of a state, at its `key`, a search has to examine: all, or those within the match's instants where
+    the scores are instants."""
     if state not in BY_SCORE or (match.since_ms is None and match.until_ms is None):
         return command("ZCARD", key, read=int)
     lowest = "-inf" if match.since_ms is None else repr(float(match.since_ms))

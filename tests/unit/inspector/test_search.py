@@ -61,21 +61,37 @@ def test_damaged_numbers_count_as_missing_beside_sound_tasks(client: Client, raw
 
 def test_thousands_of_queues_are_counted_in_portions(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other clients of the server wait for one of them, and so does the socket's time-out."""
-    sent: list[int] = []
+    sent: list[list[Any]] = []
 
-    def run_many(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
-        sent.append(sum(call.script is not None and call.script.name == "queue_bulk_counts" for call in calls))
+    def run_each(broker: Broker, calls: Sequence[Call[Any]]) -> list[Any]:
+        sent.append([call.words[0] for call in calls])  # a script for each queue takes the server ten times as long
         return as_before(broker, calls)
 
     broker_of(client).run_many(register(keys_of(client), [f"queue-{n}" for n in range(1, 620)]))
     fill(client, 1, queue="queue-600")
-    as_before = Broker.run_many
-    monkeypatch.setattr(Broker, "run_many", run_many)
+    as_before = Broker.run_each
+    monkeypatch.setattr(Broker, "run_each", run_each)
 
     found = search(client, Filter(), limit=5)
 
     assert ([one.queue for one in found.tasks], found.total) == (["queue-600"], 1)
-    assert [count for count in sent if count] == [10, 3]
+    assert ([len(some) for some in sent], {word for some in sent for word in some}) == ([2000, 476], {"ZCARD"})
+
+
+@pytest.mark.parametrize("queues", [1, 5])
+def test_tasks_that_maintenance_has_not_moved_yet_are_found(client: Client, clock: Any, queues: int) -> None:
+    """A due task, and one whose worker died, while no worker is at work: of several queues they were found nowhere."""
+    clock.set()
+    client.enqueue_many(Task(id=f"later{n}", queue=f"q{n}", payload=b"{}", delay_ms=1000) for n in range(queues))
+    client.enqueue_many(Task(id=f"held{n}", queue=f"q{n}", payload=b"{}") for n in range(queues))
+    for n in range(queues):
+        client.queue(f"q{n}").reserve(keepalive=5)
+    clock.advance(60_000)
+    each = sorted(f"{name}{n}" for n in range(queues) for name in ("later", "held"))
+
+    for wanted in (Filter(), Filter(id="e")):
+        assert sorted(row.id for row in search(client, wanted).tasks) == each
+        assert sorted(place.id for some in matching(client, wanted) for place in some) == each
 
 
 def test_pages_follow_each_other_without_a_gap(client: Client) -> None:
