@@ -72,7 +72,7 @@ def test_a_worker_process_is_quieted_resumed_and_stopped(
     wait_for((tmp_path / "first.begun").exists)
     tab.goto(f"{site.url}/tasks/{first.id}")
     tab.locator("#holder a", has_text=str(process.pid)).click()
-    tab.wait_for_url(f"**/workers#worker-{worker.id}")
+    tab.wait_for_url(f"**/workers?at={worker.id}#worker-{worker.id}")
 
     row.get_by_role("button", name="Quiet").click()
     confirm(tab)

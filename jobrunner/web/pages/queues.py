@@ -45,9 +45,10 @@ def _queues(context: Context) -> tuple[str, Values]:
     seen = context.snapshot()
     order = context.query.choice("order", _ORDERS, "name")
     text = context.query.text("q").casefold()
-    start = context.query.whole("start", 0, lowest=0, highest=100_000)
     found = [queue for queue in seen.look.queues if text in queue.name.casefold()]
     found.sort(key=lambda queue: (0 if order == "name" else -getattr(queue, order), queue.name))
+    start = context.query.whole("start", 0, lowest=0, highest=100_000)
+    start = min(start, max(len(found) - 1, 0) // _AT_ONCE * _AT_ONCE)  # queues may have left since the link
     return "queues.html", {
         "nav": seen.nav,
         "queues": found[start : start + _AT_ONCE],

@@ -6,6 +6,7 @@ many.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from heapq import nlargest
 from urllib.parse import urlencode
 
 from jobrunner.broker.keys import split_any_queue
@@ -31,7 +32,7 @@ _BUDGET_S = 0.08
 """Time for one step of a search, which the page continues by itself."""
 _FILL_S = 2.0
 """Time for a list without conditions: each call adds rows until the page is full."""
-_MOST_JOBS = 200
+_MOST_JOBS = _MOST_QUEUES = 200
 STATE_OF_LIST = {"tasks": "", "dead": "dead", "history": "done"}
 _MOST_CHOSEN = 500
 _FIRST_GROUPS, _ALL_GROUPS = 20, 500
@@ -61,6 +62,8 @@ class SearchView:
     begins: bool
     jobs: list[str]
     queues: list[str]
+    """The queues to choose from: all by name, or of very many those with most tasks of the list."""
+    is_every_queue: bool
     problems: tuple[tuple[str, str], ...]
     """Queues that were not searched, with the reason."""
 
@@ -127,7 +130,7 @@ def _history(context: Context) -> tuple[str, Values]:
     kept = sum(queue.done for queue in seen.look.queues if view.filters["queue"] in ("", queue.name))
     return "history.html", {
         "nav": seen.nav,
-        "search": replace(view, queues=[queue.name for queue in seen.look.queues if queue.done]),
+        "search": view,
         "kept": kept,
         "records": [{**asdict(row), "took_s": _took_s(row)} for row in found.tasks],
         "finished": view.finished,
@@ -150,6 +153,7 @@ def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[Se
     kept = {"state": "" if state else wanted.state, "order": order, **texts}
     kept = {name: text for name, text in kept.items() if text}
     known = {name for worker in seen.look.workers for name in worker.types or ()} | {row.type for row in found.tasks}
+    queues, is_every = _offered(seen, wanted.state)
     view = SearchView(
         filters=texts,
         filtered=any(texts.values()),
@@ -164,10 +168,22 @@ def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[Se
         goes_on=wanted.is_narrow and found.timed_out,
         begins=not after,
         jobs=sorted(known - {""})[:_MOST_JOBS],
-        queues=[queue.name for queue in seen.look.queues],
+        queues=queues,
+        is_every_queue=is_every,
         problems=found.problems,
     )
     return view, found, wanted
+
+
+def _offered(seen: DashboardSnapshot, state: str) -> tuple[list[str], bool]:
+    """The queues to choose from, and whether these are all."""
+    states = [state] if state else [one for one in _STATES if one]
+    counts = {queue.name: sum(getattr(queue, one) for one in states) for queue in seen.look.queues}
+    if state == STATE_OF_LIST["history"]:  # few queues keep history
+        counts = {name: count for name, count in counts.items() if count}
+    if len(counts) <= _MOST_QUEUES:
+        return list(counts), True
+    return sorted(name for name in nlargest(_MOST_QUEUES, counts, key=counts.__getitem__) if counts[name]), False
 
 
 def _found(context: Context, wanted: Filter, after: str, order: str) -> SearchPage:

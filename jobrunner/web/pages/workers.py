@@ -3,24 +3,33 @@
 A quiet worker reserves nothing new until it receives the command to resume.
 """
 
+from collections.abc import Sequence
+
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.records import WorkerCommand, command_worker
+from jobrunner.client.records import WorkerCommand, WorkerRecord, command_worker
 from jobrunner.errors import ServerUnavailable
 from jobrunner.inspector.attempts import at_work
 from jobrunner.web.errors import NotThere
 from jobrunner.web.routing import Action, Context, Done, Page, Values
 
 _MOST = 100
+_AT_ONCE = 100
 
 
 def _workers(context: Context) -> tuple[str, Values]:
     seen = context.snapshot()
     for problem in seen.look.problems:
         raise ServerUnavailable(problem)
+    text = context.query.text("q")
+    found = [worker for worker in seen.look.workers if _has(worker, text.casefold())]
     return "workers.html", {
         "nav": seen.nav,
-        "workers": seen.look.workers,
+        "workers": found,
+        "start": _start(context, [worker.id for worker in found]),
+        "at_once": _AT_ONCE,
+        "all": len(seen.look.workers),
+        "q": text,
         "slots": seen.look.slots,
         "executing": seen.look.executing,
         "fetched": seen.look.fetched,
@@ -30,6 +39,17 @@ def _workers(context: Context) -> tuple[str, Values]:
         "unserved": sorted(seen.unserved, key=lambda queue: -queue.open),
         "unknown": seen.look.unknown,
     }
+
+
+def _has(worker: WorkerRecord, text: str) -> bool:
+    return any(text in part.casefold() for part in (worker.id, worker.host, worker.release, *worker.queues))
+
+
+def _start(context: Context, ids: Sequence[str]) -> int:
+    """The place of the first worker on the page: of the page that a link asks for, or that has the worker `at`."""
+    start, at = context.query.whole("start", 0, lowest=0, highest=100_000), context.query.text("at")
+    place = ids.index(at) if at in ids else min(start, max(len(ids) - 1, 0))  # workers may have left since the link
+    return place - place % _AT_ONCE
 
 
 def _quiet(context: Context) -> Done:

@@ -282,7 +282,7 @@ def test_the_worker_that_holds_a_task_is_named_on_its_page_and_among_the_workers
     browser = browse()
     task, workers = browser.get("/tasks/one?queue=mail").text, browser.get("/workers").text
 
-    link = f'href="/workers#worker-{worker}"'
+    link = f'href="/workers?at={worker}#worker-{worker}"'
     assert "Held by" in task
     assert link in task
     assert link in workers[workers.index('id="running"') :]
@@ -420,3 +420,31 @@ def test_a_periodic_job_that_was_added_names_its_job(browse, client):
     text = browse().get("/periodic").text
     assert text.count("runs pages.report · added at run time") == 2
     assert [(view.name, view.schedule) for view in job_views(client)] == [("pages.report", "2 schedules")]
+
+
+def test_a_thousand_workers_are_a_page_of_each_hundred_and_a_link_to_one_opens_its_page(browse, client):
+    def announce(name, queues):
+        said = {"host": name, "pid": 7, "queues": queues}
+        return leader_calls.announce(keys_of(client), f"{name}.7.00c0de", said, ttl_ms=60_000)
+
+    calls = [announce(f"host-{n:03}", "mail" if n % 2 else "work") for n in range(250)]
+    broker_of(client).run_many(calls)
+    browser = browse()
+
+    def shown(query):
+        return re.findall(r'id="worker-host-(\d+)', browser.get(f"/workers{query}").text)
+
+    assert shown("") == [f"{n:03}" for n in range(100)]
+    assert shown("?start=200") == shown("?start=9999") == [f"{n:03}" for n in range(200, 250)]
+    assert "150" in shown("?at=host-150.7.00c0de")
+    assert "201–250 of 250" in browser.get("/workers?start=200").text
+    assert shown("?q=HOST-013") == ["013"]
+    assert len(shown("?q=mail&start=100")) == 25
+    assert "No worker has that" in browser.get("/workers?q=nowhere").text
+    assert len(browser.get("/workers", headers=JSON).json()["workers"]) == 250
+
+
+def test_a_page_behind_the_last_is_the_last(browse, client):
+    client.queue("mail").push(1)
+
+    assert "mail" in browse().get("/queues?start=500").text

@@ -173,3 +173,21 @@ def test_a_slice_of_a_search_costs_few_commands(browse: Browse, client: Client) 
 
     assert browser.get(f"/tasks{path}", headers=JSON).status_code == 200
     assert sum(sent) <= 50
+
+
+def test_a_list_of_hundreds_of_queues_takes_a_name_and_offers_those_with_most_tasks(
+    browse: Callable[..., Any], client: Client
+) -> None:
+    """An option for each of 10,000 queues was 290 kB of each page."""
+    client.enqueue_many(Task(id=f"t{n}", queue=f"q{n:03}", payload=b"{}", max_attempts=1) for n in range(201))
+    client.queue("q150").reserve()[0].rollback(error="broken")
+    browser = browse()
+
+    dead, tasks, one = (browser.get(path).text for path in ("/dead", "/tasks", "/tasks?queue=q007"))
+
+    assert re.findall(r'<option value="(q\d+)"', dead) == ["q150"]
+    assert len(re.findall(r'<option value="q\d+"', tasks)) == 200
+    assert '<select name="queue"' not in tasks
+    assert re.search(r'<input [^>]*name="queue" value="q007"', one)
+    assert "t7" in one
+    assert "t8" not in one
