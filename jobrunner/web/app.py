@@ -33,7 +33,7 @@ from jobrunner.web.dashboard import Dashboard, Handler
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.login import Login
 from jobrunner.web.pages import all_actions, all_pages
-from jobrunner.web.rendering import STATIC
+from jobrunner.web.rendering import STATIC, version_of
 from jobrunner.web.settings import checked_prefix, checked_secret, thresholds
 
 
@@ -105,8 +105,22 @@ def _routes(dashboard: Dashboard, auth: Auth) -> list[BaseRoute]:
     found.append(Route("/live", _live(dashboard), name="live"))
     found.append(Route("/metrics", _metrics(dashboard), name="metrics"))
     found.append(Route("/health", _health(dashboard), name="health"))
-    found.append(Mount("/static", StaticFiles(directory=STATIC), name="static"))
+    found.append(Mount("/static", _StaticFiles(directory=STATIC), name="static"))
     return found
+
+
+class _StaticFiles(StaticFiles):
+    """The style and the script. Browsers keep a file that was requested by its current version: another version has
+    another URL."""
+
+    _versioned = staticmethod(version_of(STATIC))
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file. Any other version is not kept, as an old page may ask for it during an upgrade."""
+        response = await super().get_response(path, scope)
+        if "?" in (current := self._versioned(path)) and current == f"{path}?{scope['query_string'].decode('latin-1')}":
+            response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
 
 
 def _live(dashboard: Dashboard) -> Handler:

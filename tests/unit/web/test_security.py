@@ -135,6 +135,20 @@ def test_every_answer_carries_the_headers(browse: Callable[..., Any], path: str)
     assert headers["cross-origin-opener-policy"] == "same-origin"
 
 
+def test_browsers_keep_the_style_and_the_script_by_their_version_and_no_page(browse: Callable[..., Any]) -> None:
+    """On a slow line each page waited for 50 kB that the one before had fetched."""
+    browser = browse()
+    page = browser.get("/")
+
+    def kept(path: str) -> str:
+        return str(browser.get(path).headers["cache-control"])
+
+    versioned = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
+    assert {kept(path) for path in versioned} == {"public, max-age=31536000, immutable"}
+    assert page.headers["cache-control"] == "no-store"
+    assert {kept(path) for path in ("/static/app.js", "/static/app.js?v=1", "/static/none.js?v=1")} == {"no-store"}
+
+
 def test_no_template_has_inline_script_style_or_unescaped_values() -> None:
     for path in (WEB / "templates").glob("*.html"):
         text = path.read_text()
