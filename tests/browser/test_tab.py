@@ -210,6 +210,32 @@ def test_a_tab_says_above_its_numbers_that_the_server_is_away(serve: Any, chromi
     server.remove()
 
 
+def test_a_page_that_was_opened_while_the_server_is_away_opens_once_it_is_back(serve: Any, chromium: Any) -> None:
+    from jobrunner.web.app import create_app
+    from jobrunner.web.credentials import Token
+
+    server = Server(appendonly="yes", appendfsync="always")
+    context = chromium.new_context()
+    with Client(server.url, "away", retry_timeout=0.5) as client:
+        client.queue("mail").push_many(range(3))
+        url = serve(create_app(client, auth=Token("correct-horse-battery")))
+        tab = context.new_page()
+        tab.goto(f"{url}/queues/mail")
+        tab.fill("input[name=token]", "correct-horse-battery")
+        tab.click("form button")
+        sign(tab, "live")
+        server.kill()
+
+        tab.reload()
+
+        tab.wait_for_selector("text=This page opens by itself")
+        server.start()
+        tab.wait_for_selector("h1:has-text('mail')")
+        sign(tab, "live")
+    context.close()
+    server.remove()
+
+
 def test_a_tab_whose_session_was_ended_says_so_and_goes_on_after_the_next_login(
     shop: Any, serve: Any, chromium: Any
 ) -> None:

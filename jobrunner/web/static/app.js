@@ -189,6 +189,22 @@ async function refresh() {
   }
 }
 
+/* A page that could not be read when it was opened has nothing that live updates could replace. */
+const unread = document.querySelector("[data-again]");
+
+async function openAgain() {
+  try {
+    const answer = document.hidden ? null : await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "manual" });
+    if (answer && answer.status !== 503) return location.reload();
+  } catch { /* the dashboard itself is away */ }
+  setTimeout(openAgain, 3000);
+}
+
+if (unread) {
+  unread.hidden = false;
+  setTimeout(openAgain, 3000);
+}
+
 function listen() {
   if (stream || !sign || !wanted || document.hidden || !window.EventSource) return;
   stream = new EventSource(`${prefix}/live`);
