@@ -76,8 +76,9 @@ def _dead(context: Context) -> tuple[str, Values]:
     seen = context.snapshot()
     template, values = _page(context, seen, STATE_OF_LIST["dead"])
     filters, found = values["filters"], None
-    group = _group(context, filters) if filters["group"] else None
-    if not any(text for name, text in filters.items() if name not in ("queue", "job")):
+    is_refused = bool(values["search"].refused)
+    group = _group(context, filters) if filters["group"] and not is_refused else None
+    if not is_refused and not any(text for name, text in filters.items() if name not in ("queue", "job")):
         queues = [filters["queue"]] if filters["queue"] else seen.look.with_failures
         found = _of_job(read_groups(context.client, queues), filters["job"])
     most = _ALL_GROUPS if context.query.choice("groups", ("all",), "") else _FIRST_GROUPS
@@ -150,6 +151,8 @@ def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[Se
         wanted, refused = Filter(state=state), str(error)
     texts = texts_of(wanted)
     texts.pop("state")
+    if refused:  # the form keeps what is to be corrected
+        texts = {name: context.query.text(name) for name in texts}
     kept = {"state": "" if state else wanted.state, "order": order, **texts}
     kept = {name: text for name, text in kept.items() if text}
     known = {name for worker in seen.look.workers for name in worker.types or ()} | {row.type for row in found.tasks}
@@ -162,7 +165,7 @@ def _searched(context: Context, seen: DashboardSnapshot, state: str) -> tuple[Se
         searched=found.searched,
         total=found.total,
         finished=not found.onward and not refused,
-        said=_said(found, narrow=wanted.is_narrow, begins=not after),
+        said="nothing was searched" if refused else _said(found, narrow=wanted.is_narrow, begins=not after),
         onward=f"?{urlencode({**kept, 'after': found.onward})}" if found.onward else "",
         first=f"?{urlencode(kept)}",
         goes_on=wanted.is_narrow and found.timed_out,

@@ -84,6 +84,31 @@ def test_a_time_is_an_instant_or_an_age_and_a_wrong_one_is_refused_in_the_page_a
     assert browser.post_form("/tasks/bulk", {"action": "cancel", "all": "1", "since": "soon"}).status_code == 400
 
 
+@pytest.mark.parametrize("path", ["/tasks", "/dead", "/history"])
+def test_a_list_that_was_not_searched_does_not_say_that_it_is_empty_and_keeps_what_was_typed(
+    browse: Browse, client: Client, path: str
+) -> None:
+    die(client, "lost")
+    fill(client, 1)
+
+    page = browse().get(f"{path}?queue=mail&job=%3DSend&error=bad&since=3%20o%27clock").text
+
+    assert "Nothing was searched" in page
+    assert not re.search(r"No (dead )?tasks|0 in all|No queue keeps", page)
+    typed = {"job": "=Send", "error": "bad", "since": "3 o'clock"}
+    fields = {name: re.search(rf'name="{name}" value="([^"]*)"', page) for name in typed}
+    assert {name: html.unescape(found[1]) for name, found in fields.items() if found} == typed
+    assert "<option selected>mail</option>" in page
+
+
+@pytest.mark.parametrize("query", ["queue=%C3%A4", "queue=%C3%A4&group=12", "since=soon&queue=mail&group=12"])
+def test_a_condition_that_cannot_be_read_is_said_on_the_page_of_the_dead(browse: Browse, query: str) -> None:
+    page = browse().get(f"/dead?{query}")
+
+    assert page.status_code == 200
+    assert page.text.count("Nothing was searched") == 2
+
+
 def test_an_age_is_kept_as_an_instant_so_that_all_pages_are_of_one_search(browse: Browse, client: Client) -> None:
     fill(client, 60)
 
