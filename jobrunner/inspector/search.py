@@ -25,7 +25,7 @@ from jobrunner.clock import from_ms, perf_counter
 from jobrunner.errors import NO_ANSWER, InvalidOption, JobrunnerError
 from jobrunner.inspector import task_rows
 from jobrunner.inspector.search_filter import Filter, match_of, without_hidden
-from jobrunner.inspector.shards import with_shards
+from jobrunner.inspector.shards import queue_of, with_shards
 from jobrunner.inspector.task_rows import LATEST_FIRST, TaskPosition, TaskRow, line_of
 from jobrunner.redaction import Redaction
 
@@ -44,7 +44,8 @@ _FEW = 8
 _LONGEST_ID = 300
 
 Problems: TypeAlias = tuple[tuple[str, str], ...]
-"""Queues that were not searched, each with the reason: they cannot be counted, as their cluster node is unreachable.
+"""Queues that were not searched, or not all shards of them, each with the reason: these cannot be counted, as their
+cluster node is unreachable.
 OTHERS (see shards.py) stands for those of which not even the names can be read."""
 
 
@@ -109,7 +110,7 @@ def search(
         raise InvalidOption(f"order={order!r}: give one of {', '.join(ORDERS)}, or nothing")
     lines, problems = _counted(client, wanted)
     at, here = _position(lines, wanted, after)
-    ends = perf_counter() + budget_s  # includes the counting: for 2,000 queues it takes as long as the search
+    ends = perf_counter() + budget_s  # without the counting: for 2,000 queues it takes as long as the search
     found: list[TaskRow] = []
     for call in range(_MOST_CALLS):
         if at >= len(lines) or len(found) >= limit or (call and perf_counter() > ends):
@@ -189,14 +190,15 @@ def _counted(client: Client, wanted: Filter, *, is_strict: bool = False) -> tupl
     key, match = keys_of(client).state, match_of(wanted)
     calls = [state_size(key(name, state), state, match) for state, name in pairs]
     sizes = [size for some in in_slices(calls, _SIZES_AT_ONCE) for size in broker_of(client).run_each(some)]
-    problems = {name: str(size) for (_, name), size in zip(pairs, sizes, strict=True) if not isinstance(size, int)}
+    failed = {name: str(size) for (_, name), size in zip(pairs, sizes, strict=True) if not isinstance(size, int)}
     errors = [size for size in sizes if isinstance(size, JobrunnerError)]
     if is_strict and len(pairs) > _FEW:  # a damaged queue among many keeps no operation from the others
         errors = [one for one in errors if isinstance(one, NO_ANSWER)]
-    if errors and (is_strict or len(problems) == len(names)):
+    if errors and (is_strict or len(failed) == len(names)):
         raise errors[0]
     sized = zip(pairs, sizes, strict=True)
-    found = [_Stretch(name, state, size) for (state, name), size in sized if name not in problems and size]
+    found = [_Stretch(name, state, size) for (state, name), size in sized if name not in failed and size]
+    problems = {queue_of(name): problem for name, problem in failed.items()}  # users know no shards
     return found, (*problems.items(), *unread.items())
 
 

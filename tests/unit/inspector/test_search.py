@@ -278,8 +278,8 @@ def test_the_time_of_a_search_is_not_that_of_counting_queues(client: Client, mon
         passed[0] += 1.0
         return counted(*args)
 
-    counted = search_module._lines
-    monkeypatch.setattr(search_module, "_lines", slowly)
+    counted = search_module._counted
+    monkeypatch.setattr(search_module, "_counted", slowly)
     monkeypatch.setattr(search_module, "perf_counter", lambda: passed[0])
 
     assert search(client, Filter(id="none"), budget_s=0.1).searched == 1200
@@ -337,6 +337,21 @@ def test_a_queue_that_cannot_be_counted_keeps_nobody_from_the_others(client: Cli
     assert told.keys() == {"other"}
     with pytest.raises(ServerRefused):
         search(client, Filter(state="waiting", queue="other"))
+
+
+def test_a_shard_that_cannot_be_counted_is_named_by_its_queue_and_keeps_nobody_from_the_other_shards(
+    client: Client, raw: Any, keys: Any
+) -> None:
+    client.queue("mail").configure(partitions=3)
+    client.enqueue_many(Task(id=f"t{n}", queue="mail", payload=b"{}") for n in range(30))
+    others = sum(raw.zcard(keys.queue(name).waiting) for name in ("mail", "mail@2"))
+    raw.delete(keys.queue("mail@1").waiting)
+    raw.set(keys.queue("mail@1").waiting, "damage")
+
+    found = search(client, Filter(), limit=50)
+
+    assert dict(found.problems).keys() == {"mail"}
+    assert len(found.tasks) == others
 
 
 def test_everything_that_matches_is_walked_also_while_it_leaves(client: Client) -> None:
