@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jobrunner.clock import from_ms
-from jobrunner.formatting import instant, rate
+from jobrunner.formatting import rate
 from jobrunner.inspector.search_filter import Filter
 from jobrunner.web.errors import NotThere, Refused
 from jobrunner.web.operations import Operation, ask_to_stop, filter_fields, filter_words, read_operation
@@ -20,6 +20,7 @@ _NOTES = {
     "failed": "ended with an error; start it again for the rest",
     "done": "is done",
 }
+_WHY_NOT = "a worker holds them, or another client changed them first"
 
 
 def _operation(context: Context) -> tuple[str, Values]:
@@ -56,10 +57,10 @@ def _facts(found: Operation) -> list[tuple[str, Any]]:
         ("Tasks", filter_words(found.wanted) or "all"),
         ("Rate", rate(found.rate) if found.rate else ""),
         ("Changed", f"{found.done:,}"),
-        ("Not changed", f"{found.refused:,}" if found.refused else ""),
+        ("Not changed", f"{found.refused:,}: {_WHY_NOT}" if found.refused else ""),
         ("By", found.who),
-        ("Began", instant(from_ms(found.began_ms))),
-        ("Ended", instant(from_ms(found.ended_ms)) if found.ended_ms else ""),
+        ("Began", from_ms(found.began_ms)),
+        ("Ended", from_ms(found.ended_ms) if found.ended_ms else None),
         ("Error", found.error),
     ]
     return [pair for pair in told if pair[1]]

@@ -604,6 +604,22 @@ def test_what_is_done_to_many_is_noted_with_its_filter_and_its_number(admin: Any
     assert ended[0].outcome.startswith("done: 3 changed, 0 not")
 
 
+def test_an_operation_says_why_some_tasks_were_not_changed_and_its_times_are_those_of_the_reader(
+    browse: Callable[..., Any], client: Client
+) -> None:
+    client.queue("mail").push_many(range(5))
+    client.queue("mail").reserve(2)
+    browser = browse()
+
+    begun = browser.post_form("/tasks/bulk", {"action": "delete", "all": "1"})
+
+    path = begun.headers["location"]
+    wait_for(lambda: "is done" in browser.get(path).text)
+    page = browser.get(path).text
+    assert "2: a worker holds them, or another client changed them first" in page
+    assert len(re.findall(r"<dd><time datetime=", page)) == 2
+
+
 def test_an_operation_that_fails_is_noted_with_what_it_changed_before(
     admin: Any, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
