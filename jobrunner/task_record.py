@@ -81,6 +81,7 @@ class TaskRecord:
 def _failure(line: str) -> Failure | None:
     try:
         at, attempt, what, worker, error = line.split("\t", 4)
+        error = error.removesuffix("\ufffd")  # the server cut it at a byte, within a letter
         return Failure(at=from_ms(_number(at)), attempt=int(_number(attempt)), what=what, worker=worker, error=error)
     except (ValueError, OverflowError, OSError):
         return None
