@@ -16,6 +16,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import AssertLastAssignedFieldId
 
 from jobrunner.clock import unix_ms
 from jobrunner.errors import TableError
@@ -31,6 +32,8 @@ from jobrunner.spark.lake.storage import Storage
 from jobrunner.spark.lake.tables import CommitConflict, LiveFile, Orphans
 
 MARKS = "jobrunner.batches"
+_BATCH = "jobrunner.batch"
+"""Of a snapshot: the batch whose rows it added."""
 _DAY_S = 86_400
 _KEPT_S = KEPT_DAYS * _DAY_S
 _MARKS_BEYOND_A_DAY = 2_000
@@ -113,6 +116,10 @@ class IcebergLake:
         if sign := next((one for one in "#?" if one in location), None):
             raise TableError(f"table {self.address} is at {location}, and pyiceberg ends a path at {sign!r}: give it "
                              "another name, or its catalog another warehouse")  # fmt: skip
+        path = location.removeprefix("file://")
+        if not path.startswith("/") and (path != location or "://" not in path):
+            raise TableError(f"table {self.address} is at {location}, which is no absolute path: give its catalog a "
+                             "warehouse as in file:///lake/warehouse")  # fmt: skip
         return location
 
     @property
@@ -228,6 +235,12 @@ class IcebergLake:
         if self._plan is not None and self._plan.changes_table:
             with transaction.update_schema() as change:
                 change.union_by_name(pa.schema([*self._plan.new, *self._plan.widened]))
+            # pyiceberg compares the current schema alone, which is the same again when another program added and
+            # dropped a column meanwhile: the commit would then make the schema with that column the current one.
+            last = {"last-assigned-field-id": self._table.metadata.last_column_id}
+            transaction._requirements += (  # noqa: SLF001 - `_stage` would compare it with the new columns
+                AssertLastAssignedFieldId.model_validate(last),
+            )
 
     def _commit(self, transaction: Transaction) -> int:
         try:
@@ -238,13 +251,13 @@ class IcebergLake:
 
 
 def _about(attempt: WriteAttempt) -> dict[str, str]:
-    return {"jobrunner.batch": attempt.batch_id, "jobrunner.epoch": str(attempt.epoch)}
+    return {_BATCH: attempt.batch_id, "jobrunner.epoch": str(attempt.epoch)}
 
 
 def _read_marks(table: Table, address: TableAddress) -> dict[str, list[int]]:
     """Reads batch → [mark, Unix seconds]. Raises TableError when another program changed the property."""
-    text = table.properties.get(MARKS)
-    if not text:
+    text = table.properties.get(MARKS, "")
+    if not text and not _has_batches(table):
         return {}
     try:
         found: dict[str, list[int]] = json.loads(text)
@@ -254,8 +267,14 @@ def _read_marks(table: Table, address: TableAddress) -> dict[str, list[int]]:
         pass
     raise TableError(
         f"table {address}: its property {MARKS} was changed by another program, and says no more which "
-        "batches are written; restore it from an earlier version of the metadata"
+        "batches are written; restore it from an earlier version of the metadata, or set it to {} while no batch of a "
+        "sink is open"
     )
+
+
+def _has_batches(table: Table) -> bool:
+    """Whether a snapshot has the rows of a batch, so that the table had marks."""
+    return any(one.summary is not None and one.summary.get(_BATCH) for one in table.snapshots())
 
 
 def _with_marks(table: Table, address: TableAddress, new: Mapping[str, int]) -> dict[str, str]:

@@ -82,6 +82,15 @@ def test_a_catalog_whose_database_is_no_folder(catalog, numbers, tmp_path):
     assert lake.write(part("a"), numbers(1)).rows == 1
 
 
+@pytest.mark.parametrize("warehouse", ["lake/warehouse", "file://lake/warehouse"])
+def test_a_warehouse_that_is_no_absolute_path(catalog, numbers, tmp_path, monkeypatch, warehouse):
+    """pyiceberg takes it for a folder below the current one, and the files were in one below the root."""
+    monkeypatch.chdir(tmp_path)
+    lake = Lake(f"iceberg:{catalog('lake', warehouse=warehouse)}.db.late")
+    with pytest.raises(TableError, match=f"is at {warehouse}/db/late, which is no absolute path: give its "):
+        lake.write(part("a"), numbers(1))
+
+
 def test_two_processes_that_begin_with_an_empty_catalog(catalog, numbers, monkeypatch):
     """The other one makes the tables of the catalog, and later the namespace, where this one has just looked for it."""
     tables, exists, made = SqlCatalog.create_tables, SqlCatalog.namespace_exists, []

@@ -2,12 +2,13 @@
 
 import pyarrow as pa
 import pytest
+from pyiceberg.types import LongType
 
 from jobrunner.errors import PipelineError, TableError
 from jobrunner.spark.lake.arrow_types import arrow_schema
 from jobrunner.spark.lake.commit import commit, open_table
 from jobrunner.spark.lake.schema_rules import fit
-from tests.unit.spark.lake.conftest import part
+from tests.unit.spark.lake.conftest import Lake, part
 
 
 def columns(**kinds):
@@ -214,6 +215,38 @@ def test_a_column_that_another_program_renamed_or_dropped_does_not_come_back(cat
     lake.write(part("f"), numbers(4, w=["x"], other=[1]))
     assert lake.column() == [1, 3, 4]
     assert lake.read().sort_by("n").column("w").to_pylist() == ["a" if change == "rename" else None, "w", "x"]
+
+
+def test_a_new_column_beside_one_that_another_program_adds_and_drops_meanwhile(
+    catalog, numbers, monkeypatch
+):
+    """The schema is the same again then, which was all that the commit compared: the column that was dropped came back,
+    and the new one, with its values, was in no schema."""
+    lake = Lake(f"iceberg:{catalog()}.db.late")
+    lake.write(part("a"), numbers(1))
+    rows = numbers(2, m=pa.array([7]))
+    ready = lake.prepare(part("b"), rows)
+    files = lake.files(ready, rows)
+    catalog_of, asked = ready.table._catalog, []
+    commit_table = catalog_of.commit_table
+
+    def commit_behind_the_other(*words):
+        asked.append(words)
+        if len(asked) == 1:
+            there = open_table(lake.address)
+            there.load()
+            with there._table.update_schema() as change:
+                change.add_column("other", LongType())
+            with there._table.update_schema() as change:
+                change.delete_column("other")
+        return commit_table(*words)
+
+    monkeypatch.setattr(catalog_of, "commit_table", commit_behind_the_other)
+    commit(ready, files)
+    table = open_table(lake.address)
+    table.load()
+    assert {one.name: one.field_id for one in table._table.schema().fields} == {"n": 1, "m": 3}
+    assert sorted(map(str, lake.read().to_pylist())) == ["{'n': 1, 'm': None}", "{'n': 2, 'm': 7}"]
 
 
 def test_types_of_spark():
