@@ -25,7 +25,7 @@ from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_files import live_files, named_files, unquoted
 from jobrunner.spark.lake.iceberg_merge import replace_rows
-from jobrunner.spark.lake.iceberg_repairs import keep_nulls, overwrite
+from jobrunner.spark.lake.iceberg_repairs import keep_nulls, keep_partitions, overwrite
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.storage import Storage
@@ -43,6 +43,7 @@ _OWN = ("jobrunner.", "schema.")
 _SMALL = 64 * 2**20
 
 keep_nulls()
+keep_partitions()
 
 
 class IcebergLake:

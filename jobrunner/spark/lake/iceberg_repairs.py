@@ -1,12 +1,17 @@
-"""Workarounds for two faults of `pyiceberg`: it loses nulls, and misses a file to delete."""
+"""Workarounds for three faults of `pyiceberg`: it loses nulls and partitions, and misses a file to delete."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
 from pyiceberg.io import pyarrow as library
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import ListType, MapType
 
 
@@ -40,6 +45,34 @@ def _unsliced(made: Any) -> Any:
 def keep_nulls() -> None:
     """Makes pyiceberg keep nulls, for the rest of this process."""
     library.ArrowProjectionVisitor = _WithNulls  # type: ignore[misc]
+
+
+_data_file = library.parquet_file_to_data_file
+
+
+def _with_partition(io: FileIO, table_metadata: TableMetadata, file_path: str) -> DataFile:
+    """A data file for a commit, with its partition.
+
+    pyiceberg takes the partition from the bounds of the column, and has none of a column with a dot in its name, or of
+    one whose bounds the table's properties (`write.metadata.metrics…`) leave out. The file was then one of null, in
+    which neither readers nor merges look for another value.
+    """
+    made = _data_file(io, table_metadata, file_path)
+    spec, schema = table_metadata.spec(), table_metadata.schema()
+    for place, field in enumerate(spec.fields):
+        if made.partition[place] is not None:
+            continue
+        name = str(schema.find_column_name(field.source_id))
+        with io.new_input(file_path).open() as stream:
+            first = next(pq.ParquetFile(stream).iter_batches(batch_size=1, columns=[name]))
+        value = PartitionFieldValue(field, first.column(name)[0].as_py())
+        made.partition[place] = PartitionKey([value], spec, schema).partition[0]
+    return made
+
+
+def keep_partitions() -> None:
+    """Makes pyiceberg add data files under their partitions, for the rest of this process."""
+    library.parquet_file_to_data_file = _with_partition
 
 
 def overwrite(transaction: Transaction, about: Mapping[str, str]) -> Any:
