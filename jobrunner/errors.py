@@ -172,9 +172,9 @@ class FolderError(StationError):
 class MicroBatchChanged(UsageError):
     """A micro-batch has the number of another micro-batch, which was written before. Nothing was added.
 
-    In a queue or a table the written micro-batch has another number of rows, and in a folder there is a later one: the
-    checkpoint is older than these, or was copied. In a table or a folder it may also be of a query with another
-    checkpoint.
+    In a queue or a table of a lakehouse the written micro-batch has another number of rows; in a folder or a table of a
+    SQL database there is a later one: the checkpoint is older than these, or was copied. In all but a queue it may also
+    be of a query with another checkpoint.
     """
 
     @classmethod
@@ -201,7 +201,7 @@ class MicroBatchChanged(UsageError):
         """The error for a written micro-batch that is not the last one: its rows may be in later ones, too."""
         return cls(
             f"micro-batch {batch_id!r} was written to {place} before, and a later one, too; nothing is written: the "
-            "checkpoint is older than the folder (restored or copied), so begin with a new one and give "
+            "checkpoint is older than these rows (restored or copied), so begin with a new one and give "
             "micro_batch(name, number) another name"
         )
 

@@ -6,12 +6,14 @@ of the same database has the epoch under which each batch was written into each 
 1. rows and record are committed together; an attempt whose epoch is below the recorded epoch changes nothing;
 2. a later attempt replaces the rows of an earlier attempt. A part of a failed batch removes the rows of the whole batch
    and records it as superseded, so that a late attempt at the whole batch is refused, too;
-3. only the call of the sink's function with all rows writes, see `LeftOut`: after a failover another writer may request
+3. of a stream, the last micro-batch alone is replaced, and by the same query, as Spark repeats no other;
+4. only the call of the sink's function with all rows writes, see `LeftOut`: after a failover another writer may request
    a call without some members, whose rows are in that writer's folder and not in this database.
 
 The record is locked from its update to the commit, so of two concurrent attempts the second waits for the first.
 """
 
+import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobrunner.errors import BatchLost, InvalidOption, StationError, TableError
+from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged, StationError, TableError
 from jobrunner.formatting import describe
 from jobrunner.spark.failures import MYSQL_DRIVERS, error_line, met_another_transaction
+from jobrunner.spark.sink.micro_batch import query_of_this_run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,8 +103,9 @@ def sql_transaction(
     Rows of earlier attempts at this batch, and of batches that it supersedes, are deleted from the `tables` first. At
     the end the transaction renews the lease of the batch and commits. The table jobrunner_batches is created when it is
     missing. Raises BatchLost when a later attempt has written, InvalidOption, StationError for a table that this
-    attempt wrote before, TableError when `connect` fails or a table takes no rows at all (it is missing, for example),
-    and the errors of the database; then no table was changed.
+    attempt wrote before, MicroBatchChanged for a number that another checkpoint wrote, TableError when `connect` fails
+    or a table takes no rows at all (it is missing, for example), and the errors of the database; then no table was
+    changed.
 
     When the function is called again after a failover, because another writer needs fewer rows, the transaction rolls
     back instead: the tables have all rows.
@@ -307,12 +311,15 @@ def _create_record(connection: Any, cursor: Any, statements: _Statements) -> Non
 def _begin(
     connection: Any, cursor: Any, statements: _Statements, batch: "SinkBatch", tables: tuple[str, ...], column: str
 ) -> None:
+    query = query_of_this_run() if batch.may_repeat else ""
     for tried in range(1, _TRIES + 1):
         try:
             if statements.is_mysql:
                 cursor.execute(_MYSQL_BEGIN)
             for table in tables:
                 _check_first(cursor, statements, table, batch)
+                if batch.may_repeat:
+                    _check_micro_batch(cursor, statements, table, batch.id, query)
                 for larger in batch.supersedes:
                     _replace(cursor, statements, table, column, larger, _SUPERSEDED)
                 _replace(cursor, statements, table, column, batch.id, batch.epoch)
@@ -326,14 +333,37 @@ def _begin(
 def _check_first(cursor: Any, statements: _Statements, table: str, batch: "SinkBatch") -> None:
     """Raises StationError for a second write in one attempt. The record decides, as a table of another database may
     have the same name."""
-    if not batch.has_written(_place(table)):
-        return
-    cursor.execute(statements.of(_READ_EPOCH), (table, batch.id))
-    if (found := cursor.fetchone()) and found[0] == batch.epoch:
+    if batch.has_written(_place(table)) and _recorded(cursor, statements, table, batch.id) == batch.epoch:
         raise StationError(
             f"one batch was written twice to {table} in one attempt, and the second write would replace the rows of "
             "the first: unite the rows, or insert all of them in one sql_transaction"
         )
+
+
+def _check_micro_batch(cursor: Any, statements: _Statements, table: str, batch_id: str, query: str) -> None:
+    """Raises MicroBatchChanged unless this micro-batch is new, or the last that this query wrote: its rows would take
+    the place of others. Records the query, if it is known."""
+    if query:
+        record, own = f"{batch_id} query", _digest(query)
+        known = _recorded(cursor, statements, table, record)
+        if known not in (None, own):
+            raise MicroBatchChanged.of_another_query(batch_id)
+        if known is None:
+            cursor.execute(statements.of(_FIRST_EPOCH), (table, record, own))
+    name, _, number = batch_id.rpartition("-")
+    later = f"{name}-{int(number) + 1}"
+    if all(_recorded(cursor, statements, table, one) is not None for one in (later, batch_id)):
+        raise MicroBatchChanged.of_an_old_checkpoint(batch_id, _place(table))
+
+
+def _digest(query: str) -> int:
+    return int.from_bytes(hashlib.sha256(query.encode()).digest()[:7])
+
+
+def _recorded(cursor: Any, statements: _Statements, table: str, batch_id: str) -> int | None:
+    cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
+    found = cursor.fetchone()
+    return None if found is None else found[0]
 
 
 def _place(table: str) -> str:

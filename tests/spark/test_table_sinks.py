@@ -244,11 +244,12 @@ def test_a_second_write_of_a_micro_batch_to_one_place_is_refused_before_its_rows
 @pytest.mark.parametrize("table", ["delta"], indirect=True)
 def test_a_stream_with_a_checkpoint_from_a_backup_is_refused(spark, table, tmp_path):
     """What came since the backup passed for rows of the last micro-batch, and was in no table; in a folder it replaced
-    them, and was there twice with those of later ones."""
+    them, and was there twice with those of later ones, as in a table of a SQL database."""
     path, refused = f"{tmp_path}/folder", []
+    into_sql, rows_of_sql = sql_table(tmp_path)
 
     def each(df, number):
-        for write, place in ((write_table, table), (write_batch, path)):
+        for write, place in ((write_table, table), (write_batch, path), (into_sql, "late")):
             try:
                 write(df, micro_batch("stream", number), place)
             except MicroBatchChanged as error:
@@ -261,7 +262,8 @@ def test_a_stream_with_a_checkpoint_from_a_backup_is_refused(spark, table, tmp_p
         query.trigger(availableNow=True).start().awaitTermination()
 
     def rows():
-        return [sorted(row["id"] for row in found) for found in (read(table), spark.read.parquet(path).collect())]
+        found = (read(table), spark.read.parquet(path).collect(), rows_of_sql())
+        return [sorted(row["id"] for row in rows) for rows in found]
 
     run(0)
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
@@ -271,24 +273,50 @@ def test_a_stream_with_a_checkpoint_from_a_backup_is_refused(spark, table, tmp_p
     shutil.move(tmp_path / "backup", tmp_path / "checkpoint")
     run(3)
 
-    assert rows() == [[*range(30)]] * 2
-    of_table, of_folder = refused
+    assert rows() == [[*range(30)]] * 3
+    of_table, of_folder, of_sql = refused
     assert f"'stream-1' was written to table {table} before with 10 rows, and has 30 now; nothing is added" in of_table
     assert f"'stream-1' was written to {path} before, and a later one, too; nothing is written" in of_folder
+    assert "'stream-1' was written to table late before, and a later one, too; nothing is written" in of_sql
+
+
+def sql_table(tmp_path):
+    """A function that writes to a new table `late` of SQLite, and one that reads it."""
+
+    def connect():
+        connection = sqlite3.connect(tmp_path / "sink.sqlite")
+        connection.row_factory = sqlite3.Row
+        return connection
+
+    def write(df, batch, name):
+        write_sql(df, batch, connect, name)
+
+    def rows():
+        with closing(connect()) as there:
+            return there.execute("select id from late").fetchall()
+
+    with closing(connect()) as made:
+        made.execute("create table late (id int, batch_id text)")
+    return write, rows
 
 
 @pytest.mark.parametrize(
-    ("table", "place"), [("delta", "table"), ("iceberg", "table"), ("delta", "folder")], indirect=["table"]
-)
+    ("table", "place"), [("delta", "table"), ("iceberg", "table"), ("delta", "folder"), ("delta", "sql")],
+    indirect=["table"],
+)  # fmt: skip
 def test_a_stream_with_a_new_checkpoint_under_the_name_of_an_old_one_is_refused(spark, table, tmp_path, place):
-    """Its first rows passed for repeated ones, and were left out of a table, or replaced the old ones in a folder."""
+    """Its first rows passed for repeated ones, and were left out of a table, or replaced the old ones in a folder and
+    in a SQL database."""
     path = f"{tmp_path}/folder"
+    into_sql, rows_of_sql = sql_table(tmp_path)
 
     def each(df, number):
         if place == "table":
             write_table(df, micro_batch("stream", number), table)
-        else:
+        elif place == "folder":
             write_batch(df, micro_batch("stream", number), path)
+        else:
+            into_sql(df, micro_batch("stream", number), "late")
 
     def run(first, checkpoint):
         spark.range(first, first + 10).write.mode("append").parquet(f"{tmp_path}/in-{checkpoint}")
@@ -297,7 +325,10 @@ def test_a_stream_with_a_new_checkpoint_under_the_name_of_an_old_one_is_refused(
         query.trigger(availableNow=True).start().awaitTermination()
 
     def rows():
-        found = read(table) if place == "table" else spark.read.parquet(path).collect()
+        if place == "sql":
+            found = rows_of_sql()
+        else:
+            found = read(table) if place == "table" else spark.read.parquet(path).collect()
         return sorted(row["id"] for row in found)
 
     run(0, "one")

@@ -86,7 +86,7 @@ def write_table(
 
 
 def micro_batch(query: str, number: int) -> SinkBatch:
-    """The identity of a micro-batch of a stream, for `write_table` and `write_batch` in `foreachBatch`.
+    """The identity of a micro-batch of a stream, for `write_table`, `write_batch` and `write_sql` in `foreachBatch`.
 
     `query` must be of one checkpoint: with a new checkpoint Spark counts from 0 again, and rows under numbers that are
     in the table would be taken for repeated ones. Within `foreachBatch`, except under Spark Connect, the writers then

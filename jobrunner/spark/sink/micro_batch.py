@@ -126,6 +126,13 @@ def query_of(df: DataFrame) -> str:
     return _of_driver(df.sparkSession, _QUERY) or ""
 
 
+def query_of_this_run() -> str:
+    """`query_of` for the calling thread."""
+    with suppress(Exception):  # the engine is gone, and no query runs
+        return _of_driver(running_session(), _QUERY) or ""
+    return ""
+
+
 def warn_of_plain_append(df: DataFrame) -> None:
     """Warns once per query that repeated micro-batches double their rows."""
     query = query_of(df)

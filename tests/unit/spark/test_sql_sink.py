@@ -16,8 +16,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from jobrunner.errors import BatchLost, InvalidOption, StationError, TableError
-from jobrunner.spark import SinkBatch, sql_transaction, write_sql
+from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged, StationError, TableError
+from jobrunner.spark import SinkBatch, micro_batch, sql_sink, sql_transaction, write_sql
 from jobrunner.spark.sql_sink import _is_in_autocommit
 from tests.support.postgres import binaries, postgres
 from tests.support.waiting import wait_for
@@ -101,6 +101,30 @@ def test_a_repeated_batch_replaces_its_rows_and_an_earlier_attempt_changes_nothi
         ("late", "a", 3),
         ("late", "other", 1),
     ]
+
+
+def test_a_micro_batch_is_replaced_only_while_it_is_the_last_and_by_its_own_query(database, monkeypatch):
+    """With a checkpoint from a backup, or a new one, it took the place of other rows, which were in no table then."""
+
+    def write(rows, number, query):
+        monkeypatch.setattr(sql_sink, "query_of_this_run", lambda: query)
+        write_sql(rows, micro_batch("topic-a", number), database.connect, "late")
+
+    for number in (0, 1, 1):
+        write(numbers(number), number, "one")
+    rows = [(0, "topic-a-0"), (1, "topic-a-1")]
+    assert database.rows() == rows
+
+    with pytest.raises(MicroBatchChanged, match="'topic-a-0' was written to table late before, and a later one, too"):
+        write(numbers(5, 6), 0, "one")
+    for number in (0, 1):
+        with pytest.raises(MicroBatchChanged, match=f"'topic-a-{number}' was written by a query with another checkpo"):
+            write(numbers(7), number, "two")
+    with pytest.raises(MicroBatchChanged, match="and a later one, too; nothing is written"):
+        write(numbers(5), 0, "")  # under Spark Connect
+    assert database.rows() == rows
+    write(numbers(5, 6), 1, "one")
+    assert database.rows() == [rows[0], (5, "topic-a-1"), (6, "topic-a-1")]
 
 
 @pytest.mark.parametrize("whole_wrote", [True, False])
