@@ -6,6 +6,7 @@ import signal
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from structlog.testing import capture_logs
 
 from jobrunner.client.item import Item
 from jobrunner.errors import InvalidOption, StationError
@@ -212,6 +213,48 @@ def test_a_null_does_not_enter_a_column_that_has_none(flights, drive, spark, cli
     assert set(stored(tmp_path, "late")) == {*ids} - {*dead}
     assert all("the payload does not fit the schema: column 'n'" in error for error in errors_of(client, dead))
     nothing_left(flights, audit, but_dead=len(dead))
+
+
+def fork(df, spark):
+    """Texts that are numbers to late, which takes those of "n int" for misfits; the others to on_time."""
+    return df.select("_id", "n", F.when(df.even, "late").otherwise("on_time").alias("_to"))
+
+
+@pytest.mark.parametrize("in_python", [False, True])
+def test_a_wrong_schema_within_a_chain_stops_it(
+    flights, driver_of, spark, audit, tmp_path, in_python
+):
+    """Batch after batch was dead at its inner station, also beside another branch that works. Few items still are, as
+    their payloads may be bad."""
+    if in_python:
+        flights.station("raw", to=("late", "on_time"))(lambda item: To("late" if item.payload["even"] else "on_time"))
+    else:
+        flights.spark_station("raw", to=("late", "on_time"), schema="n string, even boolean")(fork)
+    for name, schema in (("late", "n int"), ("on_time", "n string")):
+
+        def store(df, spark, batch, name=name):
+            write_batch(df.select("_id", "n"), batch, str(tmp_path / name))
+
+        flights.spark_sink(name, schema=schema)(store)
+    flights.chain("raw", **CHAINED)
+    odd = flights.push_many("raw", [{"n": "x", "even": False}] * 3)
+    few = flights.push_many("raw", [{"n": "x", "even": True}] * 5)
+    driver = driver_of("raw")
+    driver.step(spark)
+    assert (set(stored(tmp_path, "on_time")), audit("flights/raw")["dead"]) == ({*odd}, len(few))
+
+    flights.push_many("raw", [{"n": "x", "even": n % 2 == 0} for n in range(20)])
+    with capture_logs() as logs:
+        driver.step(spark)
+    (stop,) = [one["error"] for one in logs if one["log_level"] == "error"]
+    assert stop == (
+        "NoPayloadFits: none of 10 payloads fits queue 'flights/late' of the chain, and none has fitted in this "
+        "process: the payload does not fit the schema: column 'n': expected int, got str; correct the schema of queue "
+        "'flights/late', or what its items come from"
+    )
+    counts = audit("flights/raw")
+    assert (counts["dead"], counts["pending"], len(stored(tmp_path, "on_time"))) == (5, 20, 3)
+    assert driver._failures.reason is not None
 
 
 @pytest.mark.parametrize("schema", ["n tinyint", "variant", None])

@@ -27,7 +27,6 @@ from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Retry, Snooze
 from jobrunner.spark.failures import Cause, cause_of, engine_gone, error_line, is_never_of_items
 from jobrunner.spark.station.batch_jobs import group_of, title_of
-from jobrunner.spark.station.batch_run import NoPayloadFits
 from jobrunner.spark.station.failure_verdict import (
     PATIENT_WITH,
     Blame,
@@ -40,6 +39,7 @@ from jobrunner.spark.station.failure_verdict import (
 )
 from jobrunner.spark.station.gathering import OtherItems
 from jobrunner.spark.station.members import new_nonce
+from jobrunner.spark.station.misfits import InnerPayloads, NoPayloadFits
 from jobrunner.spark.user_frame import user_frame
 
 _FIRST_S = 1.0
@@ -155,6 +155,7 @@ class BatchFailures:
         self._lock = threading.Lock()
         self._history = FailureHistory()
         self.others = OtherItems()
+        self.inner = InnerPayloads(lambda: self.report(self._few_are_left))
         self._pauses = StationPauses()
 
     def succeeded(self) -> None:

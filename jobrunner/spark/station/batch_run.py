@@ -37,6 +37,7 @@ from jobrunner.spark.station.members import (
     members_frame,
     without_members,
 )
+from jobrunner.spark.station.misfits import InnerPayloads, NoPayloadFits
 from jobrunner.spark.station.output_rows import check_sink, check_types, rows_of, steered
 from jobrunner.spark.station.payload_shape import PayloadShape, shape_of
 from jobrunner.spark.station.sink_batch import BatchMembers, SinkBatch
@@ -53,10 +54,6 @@ from jobrunner.spark.station.staging import (
 
 _NAMED = 3
 """The most items that an error message names."""
-
-
-class NoPayloadFits(StationError):
-    """No payload of a batch fits the schema of its station, which may be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +92,14 @@ class BatchRun:
     2. `check` counts the rows staged by the attempts that Spark counts;
     3. `decide` has the server apply the staged rows.
 
-    `may_bury`: whether all items of the batch may die of payloads that do not fit; called when none fits.
+    `may_bury`: whether all items of the batch may die of payloads that do not fit; called when none fits. `inner`: the
+    same for stations within a chain.
     """
 
     def __init__(
-        self, spark: SparkSession, plan: StationPlan, lease: BatchLease, may_bury: Callable[[], bool] = lambda: True
-    ) -> None:
+        self, spark: SparkSession, plan: StationPlan, lease: BatchLease, may_bury: Callable[[], bool] = lambda: True,
+        inner: InnerPayloads | None = None,
+    ) -> None:  # fmt: skip
         self.lease = lease
         self.staged: list[StagedRows] = []
         self.some_fit = True
@@ -111,6 +110,7 @@ class BatchRun:
         self._written: list[int] = []
         self._cancelled: frozenset[bytes] = frozenset()
         self._may_bury = may_bury
+        self._inner = inner or InnerPayloads()
         self._spark = spark
         self._plan = plan
         self._broker, self._keys = lease.batches.broker, lease.batches.keys
@@ -167,7 +167,7 @@ class BatchRun:
         batch = SinkBatch(
             id=lease.id, supersedes=_larger_ones(lease), epoch=lease.epoch, size=lease.size, renew=lease.renew,
             lease=lease, members=BatchMembers(lease), written=self._written,
-            payload_limit=self._plan.rules.payload_limit,
+            payload_limit=self._plan.rules.payload_limit, inner=self._inner,
         )  # fmt: skip
         told: set[str] = set()
         self._run_sink(df, batch, access, told)

@@ -24,12 +24,15 @@ from pyspark.sql.types import StructType
 from jobrunner.errors import PipelineError, StationError
 from jobrunner.etl.chain import PythonStep, StationChain
 from jobrunner.etl.spark_station import SparkStation
+from jobrunner.formatting import counted
 from jobrunner.spark.collection import without_collection
 from jobrunner.spark.columns import quoted
 from jobrunner.spark.row_errors import ERROR, ID
 from jobrunner.spark.running import is_same_column
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.chained_items import ItemRows, TargetPayloads
+from jobrunner.spark.station.failure_verdict import PATIENT_WITH
+from jobrunner.spark.station.misfits import NoPayloadFits
 from jobrunner.spark.station.output_rows import DELAY, HEADERS, TO, check_output, check_sink, payload_text, steered
 from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape, as_read, shape_of, time_zone
 from jobrunner.spark.station.sink_batch import SinkBatch
@@ -107,11 +110,31 @@ class _ChainRun:
         zone = time_zone(self._spark, schemas.values())
         targets = TargetPayloads(schemas, zone)
         run_items = Shipped(partial(_run_items, queue, steps, schemas, zone))
-        rows = self._batch.quarantine(read.mapInArrow(run_items, targets.spark_schema()))
+        rows = read.mapInArrow(run_items, targets.spark_schema())
+        if unproven := self._batch.inner.without_fit(name for name in reached if schemas[name] is not None):
+            rows = self._keep(rows)
+            self._check_some_fit(rows, unproven)
+        rows = self._batch.quarantine(rows)
         for name in reached:
             place = targets.place_of[name]
             some = rows.where(F.col(TO) == name)
             yield name, self._shapes[name].dress(some, targets.readers[place], targets.prefix(place))
+
+    def _check_some_fit(self, rows: DataFrame, queues: Sequence[str]) -> None:
+        """Raises NoPayloadFits for a station of `queues` whose schema no payload has fitted so far, and may be wrong.
+        `rows`: before those that do not fit are set aside."""
+        there = rows.where(F.col(TO).isin(queues)).groupBy(TO)
+        for queue, rows_there, fitting in there.agg(F.count("*"), F.count_if(F.col(ERROR).isNull())).collect():
+            if fitting:
+                self._batch.inner.saw_fit(queue)
+                continue
+            some = rows.where(F.col(TO) == queue).select(ID, ERROR).limit(PATIENT_WITH + 1).collect()
+            if not self._batch.inner.may_bury(queue, [row[ID] for row in some]):
+                reason = some[0][ERROR].removeprefix(f"{PipelineError.__name__}: ")
+                raise NoPayloadFits(
+                    f"none of {counted(rows_there, 'payload')} fits queue {queue!r} of the chain, and none has fitted "
+                    f"in this process: {reason}; correct the schema of queue {queue!r}, or what its items come from"
+                )
 
     def _frames(self, station: SparkStation, df: DataFrame) -> None:
         returned = steered(station.function(df, self._spark))

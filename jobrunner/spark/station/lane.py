@@ -103,7 +103,7 @@ class Lane:
             waits_ms = _waits_ms(lease)
             jobs = self._jobs = SparkJobs(spark, group_of(lease), title_of(lease))
             self._notes.filled(note, jobs)
-            run = BatchRun(spark, plan, lease, self._failures.may_bury)
+            run = BatchRun(spark, plan, lease, self._failures.may_bury, self._failures.inner)
             on_spark[lease.id] = lease.epoch
             with LeaseRenewal(lease, self._station.lease, jobs) as keeping:
                 made = self._attempt(run, jobs)

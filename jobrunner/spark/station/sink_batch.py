@@ -10,6 +10,7 @@ from jobrunner.client.batches import BatchLease
 from jobrunner.errors import PipelineError
 from jobrunner.settings import DEFAULT_PAYLOAD_LIMIT
 from jobrunner.spark.row_errors import without_errors
+from jobrunner.spark.station.misfits import InnerPayloads
 from jobrunner.spark.station.staging import digests_of
 
 _MOST_RUNS = 8
@@ -99,6 +100,8 @@ class SinkBatch:
     """For writers of this package; None in a test of a sink."""
     payload_limit: int = field(default=DEFAULT_PAYLOAD_LIMIT, repr=False, compare=False)
     """For chains: the limit of payloads that their Python stations return, in bytes."""
+    inner: InnerPayloads = field(default_factory=InnerPayloads, repr=False, compare=False)
+    """For chains: the schemas of its stations that a payload has fitted."""
     sink: str = ""
     """The sink of a chain that receives the batch; empty for a sink with a queue of its own."""
 
