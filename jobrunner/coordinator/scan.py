@@ -49,10 +49,10 @@ _SLICES_OF_A_TURN = 4
 class LeaderScan:
     """A maintenance task of the leader: scans queues and workers, and hands the result to `takers`.
 
-    Every `every_s` it scans the workers and the recently active queues in one round trip. It goes through all other
-    queues slice by slice, in rounds that begin every `every_s` at most and last as long as the budget requires. So the
-    cost of a scan follows the activity and not the number of queues. An error of one queue does not keep results of the
-    others from the takers.
+    Every `every_s` it scans the workers and the recently active queues in one call. A round through all other queues is
+    due then, slice by slice, which lasts as long as the budget requires. So the cost of a scan follows the activity and
+    not the number of queues. The call for the active ones takes the first slice along, which is all of few queues. An
+    error of one queue does not keep results of the others from the takers.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LeaderScan:
         self._broker = broker
         self._keys = keys
         self._looks = Interval(every_s)
-        self._rounds = Interval(every_s)
+        self._is_round_due = False
         self._takers = takers
         self._budget = budget or ScanBudget()
         self._unused_ms = unused_ms
@@ -75,36 +75,44 @@ class LeaderScan:
         """Forgets earlier results, which may be stale, and makes a scan due. Called when leadership begins."""
         self._cursor, self._busy, self._totals, self._totals_of_round = 0, {}, {}, {}
         self._looks.end()
-        self._rounds.end()
         self._budget.forget()
 
     def step(self) -> float:
         """Scans when that is due; returns the seconds to the next scan. Raises the first error of the server."""
         pause = self._looks.begin()
-        if not pause:
-            self._look(self._names_of_busy(), with_workers=True)
-            pause = self._looks.every_s
-        return min(pause, self._go_round())
+        is_due, pause = not pause, pause or self._looks.every_s
+        busy = self._names_of_busy() if is_due else []
+        self._is_round_due |= is_due
+        if self._is_round_unfinished and not self._budget.pause:
+            with self._budget.spending():
+                self._go_round(busy, with_workers=is_due)
+        elif is_due:
+            self._look(busy, with_workers=True)
+        return min(pause, self._budget.pause) if self._is_round_unfinished else pause
 
-    def _go_round(self) -> float:
-        """Scans some slices of the round through all queues; returns the seconds to the next."""
-        if not self._cursor and (pause := self._rounds.left):
-            return pause
-        if pause := self._budget.pause:
-            return pause
-        if not self._cursor:
-            self._rounds.begin()
-        with self._budget.spending():
-            for _ in range(_SLICES_OF_A_TURN):
+    @property
+    def _is_round_unfinished(self) -> bool:
+        return self._cursor > 0 or self._is_round_due
+
+    def _go_round(self, busy: Sequence[str], *, with_workers: bool) -> None:
+        """Scans some slices of the round through all queues, the first slice together with the busy queues."""
+        for _ in range(_SLICES_OF_A_TURN):
+            if not self._cursor:
+                self._is_round_due = False
+            try:
                 self._cursor, names = self._broker.run(registered(self._keys, self._cursor))
-                try:
-                    self._look(names, with_workers=False)
-                finally:
-                    if not self._cursor:
-                        self._totals, self._totals_of_round = self._totals_of_round, {}
+            except JobrunnerError:
+                if with_workers:  # the node with the names is away, not those of the busy queues
+                    self._look(busy, with_workers=True)
+                raise
+            try:
+                self._look(list(dict.fromkeys([*busy, *names])), with_workers=with_workers)
+            finally:
                 if not self._cursor:
-                    return self._rounds.every_s
-        return self._budget.pause
+                    self._totals, self._totals_of_round = self._totals_of_round, {}
+            if not self._cursor:
+                return
+            busy, with_workers = (), False
 
     def _names_of_busy(self) -> list[str]:
         now = monotonic()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 import redis
@@ -9,6 +10,7 @@ import structlog
 
 from jobrunner import Client, Item
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls.leader import ScanReply
 from jobrunner.broker.calls.server import eviction_policy
 from jobrunner.broker.connect import Endpoint
@@ -69,7 +71,6 @@ def test_a_scan_that_fails_keeps_no_deleted_queue_in_its_list(
         raise ServerRefused("a damaged key")
 
     scan = LeaderScan(broker, keys, 0.0, [refused], ScanBudget(1000.0))
-    scan._looks.every_s = 3600.0  # of busy queues: it would end each turn in front of the round
     for queue in ("gone", "good"):
         client.queue(queue).push("x")
     for _ in range(2):
@@ -82,6 +83,43 @@ def test_a_scan_that_fails_keeps_no_deleted_queue_in_its_list(
         with pytest.raises(ServerRefused):
             scan.step()
     assert set(scan._totals) == {"good"}
+
+
+def test_one_call_scans_the_workers_the_busy_queues_and_a_slice_of_all(
+    broker: Broker, keys: Keys, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = LeaderScan(broker, keys, 0.0, [], ScanBudget(1000.0))
+    for queue in ("busy", "other"):
+        client.queue(queue).push("x")
+    client.queue("busy").reserve(1)
+    scan.step()
+
+    sent: list[Call[Any]] = []
+    run, run_each = broker.run, broker.run_each
+    monkeypatch.setattr(broker, "run", lambda call: run(sent.append(call) or call))
+    monkeypatch.setattr(broker, "run_each", lambda calls: run_each(sent.extend(calls) or calls))
+    scan.step()
+    names, scanned = sent
+    assert names.words[0] == "SSCAN"
+    assert sorted(scanned.keys) == sorted([keys.workers, keys.counters("busy"), keys.counters("other")])
+
+
+def test_busy_queues_and_workers_are_scanned_without_the_list_of_queues(
+    broker: Broker, keys: Keys, client: Client, raw: redis.Redis
+) -> None:
+    found: list[ScanReply] = []
+    client.queue("busy").push("x")
+    client.queue("busy").reserve(1)
+    scan = LeaderScan(broker, keys, 0.0, [found.append], ScanBudget(1000.0))
+    scan.step()
+    raw.delete(keys.queues)
+    raw.set(keys.queues, "damage")
+    raw.zadd(keys.workers, {"silent": 1})
+    for _ in range(2):
+        with pytest.raises(ServerRefused):
+            scan.step()
+        assert (found[-1].in_work, found[-1].silent) == (["busy"], ["silent"])
+    assert set(scan._totals) == {"busy"}
 
 
 def test_ended_leases_of_a_queue_nobody_serves_go_back(sweep: Swept, client: Client, clock: Clock) -> None:
