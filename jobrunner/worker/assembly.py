@@ -30,7 +30,7 @@ from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
 from jobrunner.worker.gates import Gates, gate_of
-from jobrunner.worker.heartbeat import Commands, Heartbeat, HeartbeatListener, HiddenNames, Registration
+from jobrunner.worker.heartbeat import Commands, Heartbeat, HeartbeatListener, Registration
 from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
@@ -189,7 +189,7 @@ class Assembly:
         commands = Commands(self._state, tasks.leases, fetcher, drivers, observe, identity)
         known = frozenset(queues) | targets_of(queues)  # a move registers no queue: nobody may serve its target
         declarations = Declarations(self._broker, self._keys, known, settings.heartbeat, unaligned)
-        heartbeat = self._heartbeat(known, commands, (shards, drivers.shards, declarations, HiddenNames(self._client)))
+        heartbeat = self._heartbeat(known, commands, (shards, drivers.shards, declarations))
         gates = Gates(checks, commands.set_gate)
         loops = (
             fetcher.loop,
@@ -210,7 +210,7 @@ class Assembly:
         registration = Registration(
             self._worker_id, known, settings.heartbeat, self._client.settings.redact, settings.release
         )
-        return Heartbeat(self._broker, self._keys, self._encryption, registration, commands, listeners)
+        return Heartbeat(self._broker, self._client, registration, commands, listeners)
 
     def _coordinator(self, served: Sequence[str], reserved: Callable[[], Collection[str]]) -> Coordinator:
         settings = self._settings

@@ -7,7 +7,6 @@ from itertools import chain, islice
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import structs
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import Broker
@@ -16,12 +15,10 @@ from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import server as server_calls
 from jobrunner.broker.calls.queues import register_queues
-from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
-from jobrunner.client.client import Client, keys_of, redaction_of
+from jobrunner.client.client import Client, encryption_of, keys_of, redaction_of
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
-from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import JobDefinition, all_jobs
@@ -132,45 +129,41 @@ class HeartbeatListener(Protocol):
 
 
 class HiddenNames:
-    """Reads with each heartbeat which names errors of attempts are to hide: names may be added while a worker runs, and
-    one that started while their node was away hides all names until then."""
+    """Which names errors of attempts are to hide. Heartbeats read them: names may be added while a worker runs, and a
+    worker that started while their node was away hides all names until then."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._found: list[str] | None = None
+        self._found: set[str] | None = None
 
-    def asking(self) -> list[Call[Any]]:
-        """See HeartbeatListener."""
-        call = server_calls.redacted_names(keys_of(self._client))
-        return [structs.replace(call, read=lambda reply: None if reply is None else call.read(reply))]
-
-    def take(self, replies: Sequence[Any]) -> None:
-        """See HeartbeatListener. None: this user may not read them, or their node is away."""
-        (found,) = replies
-        if found is not None and found != self._found:
+    def take(self, names: Iterable[str]) -> None:
+        """Takes the names that the server has now."""
+        found = set(names)
+        if found != self._found:
             self._found = found
-            hide_in_errors(redaction_of(self._client).take(found))
+            hide_in_errors(redaction_of(self._client).take(sorted(found)))
 
 
 class Heartbeat:
     """Announces the worker every `every_s`; after three missed heartbeats it counts as gone.
 
-    The reply holds the commands for this worker (`quiet`, `stop`), which `commands` carries out. When they change the
-    record of the worker, the next heartbeat follows at once. The same round trip checks whether a newer version of
-    jobrunner took the prefix over; then `step` raises NewerFormat.
+    The reply holds the commands for this worker (`quiet`, `stop`), which `commands` carries out, and the names of
+    parameters to hide. When commands change the record of the worker, the next heartbeat follows at once. The same
+    round trip checks whether a newer version of jobrunner took the prefix over; then `step` raises NewerFormat.
     Every heartbeat has the full record, so a server that lost it (a restart, an older snapshot) has it back soon.
     """
 
     def __init__(
-        self, broker: Broker, keys: Keys, encryption: PayloadEncryption | None, registration: Registration,
-        commands: Commands, listeners: Sequence[HeartbeatListener],
+        self, broker: Broker, client: Client, registration: Registration, commands: Commands,
+        listeners: Sequence[HeartbeatListener],
     ) -> None:  # fmt: skip
         self._broker = broker
         self._listeners = listeners
-        self._keys = keys
-        self._encryption = encryption
+        self._keys = keys_of(client)
+        self._encryption = encryption_of(client)
         self._registration = registration
         self._commands = commands
+        self._hidden = HiddenNames(client)
         self._has_started = False
         self._periodics: list[JobDefinition] = []
         self._published: dict[str, bytes] = {}
@@ -199,13 +192,15 @@ class Heartbeat:
             if self._registration.release:
                 calls += events.note_release(self._keys, self._registration.release, unix_ms())
         asking = [one.asking() for one in self._listeners]
-        is_empty, commands, *rest = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        is_empty, told, *rest = self._broker.run_many([*calls, *chain.from_iterable(asking)])
         if is_empty and self._has_started:
             _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
         replies = iter(rest[len(rest) - sum(map(len, asking)) :])
         for one, some in zip(self._listeners, asking, strict=True):
             one.take(list(islice(replies, len(some))))
-        is_changed = self._commands.obey(commands)
+        if told.redacted is not None:
+            self._hidden.take(told.redacted)
+        is_changed = self._commands.obey(told.commands)
         self._has_started = True
         return 0.0 if is_changed else self._registration.every_s
 

@@ -2,6 +2,7 @@
 
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats
+from jobrunner.broker.calls.server import add_redacted_names
 from jobrunner.broker.calls.stats import list_workers
 
 
@@ -53,7 +54,17 @@ def test_a_full_server_lists_a_new_worker(broker, keys, raw):
 
 
 def test_the_worker_is_told_what_it_is_to_do(broker, keys):
-    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)) == {}
+    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).commands == {}
     broker.run_many(leader_calls.order(keys, "w1", "quiet", "1", ttl_ms=5000))
 
-    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)) == {"quiet": b"1"}
+    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).commands == {"quiet": b"1"}
+
+
+def test_the_worker_is_told_which_parameters_it_hides(broker, keys, raw):
+    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).redacted == []
+    broker.run(add_redacted_names(keys, ["iban"]))
+    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).redacted == ["iban"]
+
+    raw.delete(keys.redact)
+    raw.set(keys.redact, "damage")
+    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).redacted is None

@@ -23,12 +23,25 @@ class Leadership(msgspec.Struct, frozen=True):
     """The number of changes of the published periodic jobs."""
 
 
+class HeartbeatReply(msgspec.Struct, frozen=True):
+    """What the server tells a worker with each heartbeat."""
+
+    commands: dict[str, bytes]
+    redacted: list[str] | None
+    """The names of parameters to hide; None for a user who may not read them."""
+
+
+def _heartbeat_reply(reply: list[Any]) -> HeartbeatReply:
+    commands, redacted = reply
+    return HeartbeatReply(fields(commands), None if redacted is None else texts(redacted))
+
+
 def _leadership(reply: list[Any]) -> Leadership:
     return Leadership(float(reply[0]), *reply[1:])
 
 
 _take_leadership = ScriptCommand("take_leadership", _leadership)
-_announce = ScriptCommand("worker_announce", fields)
+_announce = ScriptCommand("worker_announce", _heartbeat_reply)
 _DIGEST = 16
 """Digits of the digest that distinguish the definitions of one job."""
 _define = ScriptCommand("periodic_define", int)
@@ -198,8 +211,8 @@ def adopt_schedule(keys: QueueKeys, name: str, schedule: str) -> Call[int]:
     return command("HSETNX", keys.periodic(name), "schedule", schedule, read=int)
 
 
-def announce(keys: Keys, worker_id: str, description: Mapping[str, Arg], *, ttl_ms: int) -> Call[dict[str, bytes]]:
-    """Sends the heartbeat and the description of a worker. Reply: the commands for the worker."""
+def announce(keys: Keys, worker_id: str, description: Mapping[str, Arg], *, ttl_ms: int) -> Call[HeartbeatReply]:
+    """Sends the heartbeat and the description of a worker."""
     words = [word for pair in description.items() for word in pair]
     picked = (keys.worker(worker_id), keys.workers, keys.commands(worker_id))
     return _announce.with_keys(picked, rest=words, id=worker_id, ttl_ms=ttl_ms)
