@@ -15,6 +15,7 @@ from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, Redi
 from jobrunner.broker.resp import CLOSED, pack, replies_of
 
 _NAME = "jobrunner"
+_PIECE = 262_144
 """The library name in `CLIENT LIST`."""
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """Seconds, seconds and a count: the loss of the other end of an idle connection is noticed within a minute."""
@@ -140,9 +141,15 @@ class Connection:
             closing.close()
 
     def send(self, packed: bytes) -> None:
-        """Sends packed commands."""
+        """Sends packed commands. The time for a write is for each piece: a large request on a slow link goes on for as
+        long as the server takes any of it."""
         try:
-            self.socket.sendall(packed)
+            if len(packed) <= _PIECE:
+                self.socket.sendall(packed)
+                return
+            with memoryview(packed) as whole:
+                for at in range(0, len(packed), _PIECE):
+                    self.socket.sendall(whole[at : at + _PIECE])
         except TimeoutError as error:
             self.disconnect()
             raise RedisTimeoutError(f"Timeout writing to {self._address}") from error

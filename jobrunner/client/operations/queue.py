@@ -250,8 +250,9 @@ def ids(ref: QueueRef, state: str, limit: int, start: int) -> Operation[list[str
     return (yield from ask(queues.ids(ref.keys, state, start=start, count=limit)))
 
 
-def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[list[ItemRecord]]:
-    """Returns one page of records, which is empty only at the end of the list."""
+def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Operation[tuple[list[ItemRecord], bool]]:
+    """Returns one page of records, which is empty only at the end of the list, and whether there may be more: a page is
+    also short when tasks leave the state meanwhile."""
     check_state(state)
     check_whole(limit, "limit", minimum=1, maximum=_READ_AT_ONCE)
     behind = None if after is None else check_id(after)
@@ -262,10 +263,11 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
     while found:
         answers = yield [tasks.show(ref.all_keys, task_id, queue=ref.name) for task_id in found]
         if records := [record for record in answers if record is not None and is_still(record, state)]:
-            return [item_record(decrypted_record(ref.encryption, record, fetches=False)) for record in records]
+            shown = [item_record(decrypted_record(ref.encryption, record, fetches=False)) for record in records]
+            return shown, len(found) == limit
         first += len(found)
         found = yield from ask(queues.ids(ref.keys, state, start=first, count=limit))
-    return []
+    return [], False
 
 
 def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operation[int]:

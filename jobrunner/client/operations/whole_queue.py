@@ -178,15 +178,16 @@ def list_tasks(ref: QueueRef, state: str, limit: int, after: str | None) -> Oper
     if after is not None and tag_of_id(after) is None:
         first = yield from shard_with(ref, after)
     if first is ref:
-        found, others = yield from with_shards(ref, one.list_tasks(ref, state, limit, after))
+        (found, is_more), others = yield from with_shards(ref, one.list_tasks(ref, state, limit, after))
     else:
-        found = yield from one.list_tasks(first, state, limit, after)
+        found, is_more = yield from one.list_tasks(first, state, limit, after)
         every = yield from shards(ref)
         others = every[every.index(first) + 1 :]
     for shard in others:
-        if len(found) >= limit:
+        if is_more or len(found) >= limit:  # the next page goes on in the shard of the last task
             break
-        found += yield from one.list_tasks(shard, state, limit - len(found), None)
+        records, is_more = yield from one.list_tasks(shard, state, limit - len(found), None)
+        found += records
     return found
 
 

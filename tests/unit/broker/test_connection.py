@@ -1,6 +1,7 @@
 """Connections, those of this package and those of redis-py: what a driver sees of them is the same."""
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from jobrunner.broker.redis_errors import (
 )
 from jobrunner.broker.redis_py import RedisPyConnection, open_async, translated
 from jobrunner.broker.resp import PythonReplies, pack, replies_of
+from jobrunner.clock import monotonic
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
@@ -133,6 +135,45 @@ def test_a_server_that_does_not_answer_in_time_is_a_time_out(connect: Open) -> N
         connection.ask("BLPOP", "nothing", 0)
     with pytest.raises(RedisConnectionError):
         connection.socket.fileno()
+
+
+def test_a_large_request_on_a_slow_link_has_as_long_as_the_server_takes_any_of_it(server: Server) -> None:
+    """The time for one write was that of the whole request: at 2 MiB/s none above 10 MiB arrived."""
+    options = ConnectionOptions(client_name="me", timeout_s=0.5, connect_timeout_s=5.0)
+    connection: Any = open_connection(server.url, options)
+    here, there = socket.socketpair()
+    here.settimeout(0.5)
+    connection._pid, connection._socket = os.getpid(), here
+    got, slow = bytearray(), threading.Event()
+    request = os.urandom(1 << 20) * 6
+
+    def read() -> None:
+        while len(got) < len(request):
+            got.extend(there.recv(65_536))
+            slow.wait(0.01)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    began = monotonic()
+    connection.send(request)
+    took = monotonic() - began
+    reader.join()
+
+    assert bytes(got) == request
+    assert took > 0.5, "this machine was to take longer than the time for one write"
+    there.close()
+    connection.disconnect()
+
+
+def test_a_server_that_takes_nothing_of_a_large_request_is_a_time_out(server: Server) -> None:
+    connection: Any = open_connection(server.url, ConnectionOptions(client_name="me", timeout_s=0.1, connect_timeout_s=5.0))
+    here, there = socket.socketpair()
+    here.settimeout(0.1)
+    connection._pid, connection._socket = os.getpid(), here
+
+    with pytest.raises(RedisTimeoutError, match="Timeout writing"):
+        connection.send(bytes(6 << 20))
+    there.close()
 
 
 def test_a_server_that_is_not_there_is_an_error_of_the_connection(connect: Open, tmp_path: Any) -> None:

@@ -1015,3 +1015,29 @@ def test_a_reserve_of_one_passes_over_shards_whose_keys_are_at_their_limits(clie
     (last,) = mail.reserve(1)
     assert shard_of(last.id) == shard_name("mail", 3)
     assert mail.reserve(1) == []
+
+
+def test_a_page_that_tasks_left_meanwhile_goes_on_in_its_shard(
+    client: Client, mail: Queue, other_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was filled up from the next shard, and what was left of the first one was in no page."""
+    mail.push_many(range(400))
+    broker = broker_of(client)
+    run_many, other = broker.run_many, other_client.queue("mail")
+    trips: list[int] = []
+
+    def meanwhile(calls: Any, *more: Any, **options: Any) -> Any:
+        trips.append(len(calls))
+        if len(trips) == 2:
+            other.reserve(8)
+        return run_many(calls, *more, **options)
+
+    monkeypatch.setattr(broker, "run_many", meanwhile)
+    seen: set[str] = set()
+    page = mail.tasks("waiting", limit=20)
+    assert len(page) < 20
+    while page:
+        seen |= {record.id for record in page}
+        page = mail.tasks("waiting", limit=20, after=page[-1].id)
+
+    assert len(seen) == mail.counts()["waiting"] == 392
