@@ -166,7 +166,8 @@ def test_a_large_request_on_a_slow_link_has_as_long_as_the_server_takes_any_of_i
 
 
 def test_a_server_that_takes_nothing_of_a_large_request_is_a_time_out(server: Server) -> None:
-    connection: Any = open_connection(server.url, ConnectionOptions(client_name="me", timeout_s=0.1, connect_timeout_s=5.0))
+    options = ConnectionOptions(client_name="me", timeout_s=0.1, connect_timeout_s=5.0)
+    connection: Any = open_connection(server.url, options)
     here, there = socket.socketpair()
     here.settimeout(0.1)
     connection._pid, connection._socket = os.getpid(), here
