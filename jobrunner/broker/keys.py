@@ -67,7 +67,7 @@ key                                  type   content
 ``P:{tag}:join:<id>``                hash   one join of a flow (see join.py); always expires
 ``P:{tag}:join:<id>:collected``        hash   collected results of the members of a large join;
                                             becomes the hash of its task, or expires
-``P:{tag}:waiters``                  zset   task id → when a client last said that it waits for its end, Unix ms
+``P:{tag}:waiters``                  zset   task id → when a client last said that it waits for it, Unix ms; expires
 ``P:{tag}:finished:<id>``            pubsub how the task ended, when a client waits for that
 ``P:queues``                         set    full names of all queues
 ``P:queues:leaving``                 zset   full names of queues that are being deleted or forgotten → since when,

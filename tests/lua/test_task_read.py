@@ -99,6 +99,7 @@ def test_that_someone_waits_is_noted_with_the_time(mail, clock, show):
     mail.enqueue("a")
     show("a", awaited=True)
     assert dict(mail.raw.zrange(mail.keys.waiters, 0, -1, withscores=True)) == {b"a": clock.ms}
+    assert 3_590_000 < mail.raw.pttl(mail.keys.waiters) <= 3_600_000, "it does not outlive its queue for longer"
 
 
 def test_a_task_that_is_over_is_not_awaited(mail, show):

@@ -7,6 +7,7 @@ local now_ms, base, tag, id, await = unpack(ARGV)
 -- reply {} when there is no such task, else {state or '', score (Unix ms) or '', field, value, ...}
 -- include numbers task_end
 
+local WAITS_MS = 3600000
 local reply = {'', ''}
 local fields = redis.pcall('HGETALL', task)
 if fields.err or #fields == 0 then return {} end
@@ -30,7 +31,8 @@ end
 if await == '1' and reply[1] ~= 'dead' then
   -- A hint, so a server that is full may refuse it; entries an hour old are of clients that have stopped asking.
   local now = read_clock(now_ms)
-  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', exact(now - 3600000))
+  redis.call('ZREMRANGEBYSCORE', waiters, '-inf', exact(now - WAITS_MS))
   redis.call('ZADD', waiters, now, id)
+  redis.call('PEXPIRE', waiters, exact(WAITS_MS))
 end
 return reply

@@ -47,7 +47,8 @@ local function unlink_queue_keys(prefix)
     prefix .. 'done', prefix .. 'leases', prefix .. 'batches', prefix .. 'finishing', prefix .. 'deaths',
     prefix .. 'settings', prefix .. 'bucket', prefix .. 'counters', prefix .. 'types', prefix .. 'arrival',
     prefix .. 'wake', prefix .. 'capacity', prefix .. 'holders', prefix .. 'inflight',
-    prefix .. 'declared', prefix .. 'errors', prefix .. 'batch_log', prefix .. 'transfers', prefix .. 'balanced')
+    prefix .. 'declared', prefix .. 'errors', prefix .. 'batch_log', prefix .. 'transfers', prefix .. 'balanced',
+    prefix .. 'blocked', prefix .. 'unsure')
 end
 
 -- The field `unused` of the totals: since when the queue has been unused (Unix ms), a blank, and the sum of its totals
