@@ -273,6 +273,6 @@ def test_a_worker_asks_for_the_right_to_every_command_of_a_script():
     """A script that is denied one of them ends there, with half of its work done."""
     texts = [re.sub(r"--.*", "", text) for text in (*map(source, SCRIPTS), *map(library, LIBRARY))]
     words = {word for text in texts for word in re.findall(r"'([A-Z]{2,})'", text)}
-    not_of_scripts = {"BZPOPMIN", "XADD"}
+    not_of_scripts = {"BZPOPMIN"}
 
     assert words - WORDS_OF_COMMANDS == {*rights.READS, *rights.WRITES, *rights.OTHERS} - not_of_scripts

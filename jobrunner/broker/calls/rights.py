@@ -20,9 +20,9 @@ READS = (
 )  # fmt: skip
 WRITES = (
     "DEL", "EXPIRE", "HDEL", "HINCRBY", "HSET", "HSETNX", "INCR", "LTRIM", "PERSIST", "PEXPIRE", "RPUSH", "SADD",
-    "SET", "SETNX", "SPOP", "UNLINK", "XADD", "ZADD", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE",
+    "SET", "SETNX", "SPOP", "UNLINK", "ZADD", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE",
 )  # fmt: skip
-"""With READS all commands of scripts whose key is their first argument, and XADD, by which workers write events."""
+"""With READS all commands of scripts whose key is their first argument. Events need XADD, and a worker works without."""
 OTHERS = ("BZPOPMIN", "PUBLISH", "RENAME", "TIME")
 """The other commands of scripts, and BZPOPMIN, by which workers wait."""
 _MOST = 6
@@ -79,7 +79,7 @@ def _on_queue(queue: QueueKeys) -> list[tuple[Arg, ...]]:
 def _on_shared_keys(keys: Keys) -> list[tuple[Arg, ...]]:
     return [
         ("HSET", keys.leader), ("ZADD", keys.workers), ("SADD", keys.queues), ("GET", keys.format),
-        ("SETNX", keys.format), ("HINCRBY", keys.stats_total), ("XADD", keys.events), ("ZADD", keys.releases),
+        ("SETNX", keys.format), ("HINCRBY", keys.stats_total), ("ZADD", keys.releases),
         ("HGET", keys.pipelines), ("ZADD", keys.flows), ("HSET", keys.job("x")),
     ]  # fmt: skip
 

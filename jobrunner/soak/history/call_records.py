@@ -14,7 +14,7 @@ UNRELATED = frozenset((
     "archive_note", "await_capacity", "error_groups", "join_abandon", "join_arrive",
     "join_arrive_part", "join_collect", "join_pass_on", "leader_scan", "list_workers", "maintain", "outbox_read",
     "periodic_anchor", "periodic_define", "periodic_set", "pipeline_shards", "probe", "progress", "queue_bulk_counts",
-    "queue_counts", "queue_forget", "register", "slice_forget", "slice_give", "slice_read", "slice_take",
+    "queue_counts", "queue_forget", "register", "rights", "slice_forget", "slice_give", "slice_read", "slice_take",
     "stats_add", "stats_read", "stats_sample", "take_leadership", "task_page", "task_read",
     "task_search", "worker_announce",
 ))  # fmt: skip

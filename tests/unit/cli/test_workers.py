@@ -18,7 +18,7 @@ def two(client: Client) -> Callable[[str], dict[str, bytes]]:
     def heartbeat(worker_id: str) -> dict[str, bytes]:
         host, pid, _ = worker_id.split(".")
         said = {"host": host, "pid": pid, "queues": "mail", "concurrency": 4}
-        return broker_of(client).run(announce(keys_of(client), worker_id, said, ttl_ms=60_000))
+        return broker_of(client).run(announce(keys_of(client), worker_id, said, ttl_ms=60_000)).commands
 
     for one in IDS:
         heartbeat(one)

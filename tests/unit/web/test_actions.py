@@ -557,7 +557,7 @@ def test_a_worker_that_is_there_can_be_told_and_no_other(admin: Any, client: Cli
     broker_of(client).run(announce)
 
     assert do(admin, "/workers/w1/quiet").status_code == 200
-    assert broker_of(client).run(announce) == {"quiet": b"1"}
+    assert broker_of(client).run(announce).commands == {"quiet": b"1"}
     assert do(admin, "/workers/w2/stop").status_code == 404
 
 
