@@ -22,7 +22,7 @@ WRITES = (
     "DEL", "EXPIRE", "HDEL", "HINCRBY", "HSET", "HSETNX", "INCR", "LTRIM", "PERSIST", "PEXPIRE", "RPUSH", "SADD",
     "SET", "SETNX", "SPOP", "UNLINK", "ZADD", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE",
 )  # fmt: skip
-"""With READS all commands of scripts whose key is their first argument. Events need XADD, and a worker works without."""
+"""With READS all commands of scripts whose key is their first argument. XADD is for events, which a worker can lack."""
 OTHERS = ("BZPOPMIN", "PUBLISH", "RENAME", "TIME")
 """The other commands of scripts, and BZPOPMIN, by which workers wait."""
 _MOST = 6

@@ -66,12 +66,12 @@ def test_a_periodic_job_fires_once_for_each_tick(jobrunner_worker, travel, jobru
     assert jobrunner_client.periodics()[0].fired == 2
 
 def test_a_periodic_job_that_is_added_fires_too(jobrunner_worker, travel, jobrunner_client):
-    jobrunner_client.add_periodic("ada", Greet(address="ada"), every=timedelta(minutes=5))
+    jobrunner_client.add_periodic("ada", Greet(address="ada"), every=timedelta(seconds=30))
     assert jobrunner_worker.run().finished == 1
-    travel.forward(timedelta(minutes=5))
+    travel.forward(timedelta(seconds=30))
     assert jobrunner_worker.run().finished == 1
     jobrunner_client.remove_periodic("ada")
-    travel.forward(timedelta(minutes=5))
+    travel.forward(timedelta(seconds=30))
     assert jobrunner_worker.run().finished == 0
 
 def test_a_queue_named_at_enqueueing_is_served_and_a_bare_one_is_not(jobrunner_worker, jobrunner_client):
