@@ -111,7 +111,7 @@ class Fetcher:
 
     def step(self) -> float:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises when the
-        server does not answer. What it refuses is logged: of one damaged queue, others must not wait for a back-off."""
+        server does not answer. An error reply is only logged: no queue waits because a key of another is damaged."""
         turn = FetchTurn(self._may_reserve)
         if self._parts.shards is not None and self._parts.shards.has_changed:
             self._serve_more(self._parts.shards)
