@@ -352,7 +352,7 @@ async def _within(attempt: Attempt, definition: Definition, work: Any) -> Any:
     except TimeoutError as error:
         if not limit.expired():
             raise
-        cancelled = error.__cause__ or error  # with the line at which the job waited
+        cancelled = error.__context__ or error  # with the line at which the job waited
         raise out_of_time(attempt, definition).with_traceback(cancelled.__traceback__) from None
     ends = limit.when()  # the job may have caught the cancellation, or blocked the loop so that it never came
     if limit.expired() or (ends is not None and asyncio.get_running_loop().time() > ends):
