@@ -147,8 +147,8 @@ class Shutdown:
         try:
             fetcher.step()
             error = fetcher.refusal
-        except JobrunnerError as no_answer:
-            error = no_answer
+        except JobrunnerError as whole:
+            error = whole
         if error is not None:
             _log.warning("the last reports were not sent", tasks=len(fetcher.reporting.tokens), error=str(error))
 

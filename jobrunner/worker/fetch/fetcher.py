@@ -111,7 +111,8 @@ class Fetcher:
 
     def step(self) -> float:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises when the
-        server does not answer. An error reply is only logged: no queue waits because a key of another is damaged."""
+        server answers nothing, or every call with an error. An error beside answers is only logged: no queue waits
+        because a key of another is damaged."""
         turn = FetchTurn(self._may_reserve)
         if self._parts.shards is not None and self._parts.shards.has_changed:
             self._serve_more(self._parts.shards)
@@ -137,6 +138,8 @@ class Fetcher:
         self.reporting.after_report.pass_on()
         self.refusal = turn.refused
         if turn.refused is not None:
+            if turn.is_refused_whole:
+                raise turn.refused
             self.loop.complain(turn.refused)
         return pause_s
 

@@ -62,7 +62,12 @@ class FetchTurn:
     replies: list[Any] = field(default_factory=list)
     """Replies to `reports`, then to `reserves` (uninterpreted), then to the probes of `plan`."""
     refused: JobrunnerError | None = None
-    """The last error reply of the server. It is raised after all other replies were processed."""
+    """The last error reply of the server. It is told after all other replies were processed."""
+
+    @property
+    def is_refused_whole(self) -> bool:
+        """Whether the server answered every call with an error: then it is the server that is not well."""
+        return bool(self.replies) and all(isinstance(reply, JobrunnerError) for reply in self.replies)
 
 
 class ReserveAhead:
