@@ -62,7 +62,7 @@ class FetchTurn:
     replies: list[Any] = field(default_factory=list)
     """Replies to `reports`, then to `reserves` (uninterpreted), then to the probes of `plan`."""
     refused: JobrunnerError | None = None
-    """The last error reply of the server. It is told after all other replies were processed."""
+    """The last error reply of the server, which is raised or logged after all other replies were processed."""
 
     @property
     def is_refused_whole(self) -> bool:

@@ -178,7 +178,6 @@ class _RefusedReport:
     due_at: float
     failures: int = 0
     is_tried: bool = False
-    may_end: bool = True
 
 
 class RefusedReports:
@@ -198,13 +197,13 @@ class RefusedReports:
         return len(self._waiting)
 
     def keep(self, reports: Sequence[Report], error: JobrunnerError) -> list[Report]:
-        """Keeps the reports of one call. Returns those that are given up."""
+        """Keeps the reports of one call, except those that have been refused for too long, which it returns."""
         self.is_on = True
         now, may_end, over = monotonic(), not _takes_no_writes(error), []
         for report in reports:
             token = report[0].token
             one = self._waiting.get(token) or _RefusedReport(report, now, now)
-            one.may_end, one.is_tried = may_end, False
+            one.is_tried = False
             if may_end and now - one.since >= _GIVEN_UP_S:
                 self._waiting.pop(token, None)
                 over.append(report)
