@@ -9,6 +9,7 @@ import ast
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.contracts.call_traces import TARGETS, trips
@@ -55,6 +56,7 @@ def _assigned_late(node: ast.ClassDef, others: dict[str, ast.ClassDef]) -> set[s
     return set() if _constructor(node) is None else _set_in(node) - _born(node, others)
 
 
+@cache  # seconds, too much for the collection of tests in each process
 def figures() -> dict[str, object]:
     """Each measure by its title; lists name the modules and classes above the bound."""
     lines = {path: len(path.read_text("utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}

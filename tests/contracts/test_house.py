@@ -3,8 +3,9 @@
 import pytest
 
 from tests.contracts.house import figures
+from tests.contracts.sources import ONE_PROCESS
 
-FIGURES = figures()
+pytestmark = ONE_PROCESS
 
 
 @pytest.mark.parametrize(
@@ -16,4 +17,4 @@ FIGURES = figures()
     ],
 )
 def test_no_class_has_what_makes_it_hard_to_read(measure: str) -> None:
-    assert not FIGURES[measure]
+    assert not figures()[measure]
