@@ -144,6 +144,7 @@ class Shutdown:
     def _report_last(self) -> None:
         """Reports attempts that ended after the fetch loop: they must not be released as if they had not ended."""
         fetcher = self._parts.fetcher
+        fetcher.reporting.end()
         try:
             fetcher.step()
             error = fetcher.refusal

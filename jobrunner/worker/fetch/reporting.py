@@ -113,7 +113,7 @@ class Reporting:
         self.after_report = AfterReport(parts)
         self._by = Reporter(parts.worker_id, parts.release, parts.timed)
         self._undelivered = UndeliveredReports()
-        self._refused = RefusedReports()
+        self._refused = RefusedReports(parts.rotation)
         self._unanswered: set[str] = set()
         """Tokens of attempts whose report was sent without a reply, and may have been accepted."""
         self.backpressure = Backpressure(parts.rotation)
@@ -213,6 +213,12 @@ class Reporting:
         if self._refused.is_on:
             calls += report_calls(self._keys, self._refused.take_due(), singly=True, by=self._by)
         return calls
+
+    def end(self) -> None:
+        """Prepares the last exchange of a worker: reports that wait are due, whatever their pause, and tasks that are
+        handed back are left to its end."""
+        self._undelivered.end()
+        self._refused.end()
 
     def lost_answer(self, call: ReportCall) -> None:
         """Records that the connection broke after these reports were sent. They stay, and are sent again."""

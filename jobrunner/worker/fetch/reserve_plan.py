@@ -201,6 +201,11 @@ class QueueRotation:
         self._paused_until[queue] = monotonic() + seconds
         self.sleep(queue, seconds, _REFUSED_PAUSE_S)
 
+    def resume(self, queue: str) -> None:
+        """Ends the pause of a queue."""
+        self._paused_until.pop(queue, None)
+        self.wake(queue)
+
     def is_paused(self, queue: str) -> bool:
         """Whether it has no turn yet because of `pause`."""
         return self._paused_until.get(queue, 0.0) > monotonic()

@@ -17,6 +17,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
+from jobrunner.worker.fetch.waiting_reports import takes_no_writes
 from jobrunner.worker.report.report_calls import ReportCall
 
 _MOST_AHEAD = 2
@@ -66,8 +67,12 @@ class FetchTurn:
 
     @property
     def is_refused_whole(self) -> bool:
-        """Whether the server answered every call with an error: then it is the server that is not well."""
-        return bool(self.replies) and all(isinstance(reply, JobrunnerError) for reply in self.replies)
+        """Whether the server answered every call with an error that says that it is not well. Errors of reports alone
+        say so only when it takes no writes: else a key of their queue is damaged, and other queues must not wait."""
+        if not all(isinstance(reply, JobrunnerError) for reply in self.replies):
+            return False
+        asked = self.replies[len(self.reports) :]
+        return bool(asked) or any(takes_no_writes(reply) for reply in self.replies)
 
 
 class ReserveAhead:

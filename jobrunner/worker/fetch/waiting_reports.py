@@ -7,6 +7,7 @@ writes, is given up. At its end, when the grace of its stop is over, the worker 
 the items that wait for capacity (`worker/drain.py`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerFull
 from jobrunner.logs import SafeLogger
 from jobrunner.loop import back_off
+from jobrunner.outcome import Released
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from jobrunner.worker.report.report_calls import Report, targets_of
 
@@ -23,6 +25,9 @@ _LONGEST_PAUSE_S = 0.2
 _SHORTEST_AWAY_S = 0.2
 _LONGEST_AWAY_S = 3.0
 _GIVEN_UP_S = 60.0
+_TOGETHER_S = 0.1
+"""Refused reports that are due within this time are tried in one turn."""
+_MOST_REFUSED = 64
 _log = SafeLogger("jobrunner.fetcher")
 
 
@@ -138,6 +143,12 @@ class UndeliveredReports:
                 _log.warning("reports are kept: the server of a queue is away", queue=name, error=str(error))
             self._queues[name].reports.append(report)
 
+    def end(self) -> None:
+        """Makes all reports due, except those of tasks that are handed back: a worker that ends does that itself."""
+        for queue in self._queues.values():
+            queue.reports = [report for report in queue.reports if type(report[1]) is not Released]
+            queue.due_at = 0.0
+
     def take_due(self) -> list[Report]:
         """The reports to be made again in this turn."""
         now, due = monotonic(), []
@@ -186,10 +197,16 @@ class RefusedReports:
 
     Each is tried again alone, after growing pauses, so that none holds up another. When the server takes no writes at
     all they wait without limit; otherwise a report is given up after a minute, as its task would never end.
+
+    Invariant: while more than `_MOST_REFUSED` reports of a queue wait, the worker takes no tasks of it. It could report
+    none of them either, and the retries would take the time of its other queues.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: QueueRotation) -> None:
+        self._turns = turns
         self._waiting: dict[str, _RefusedReport] = {}
+        self._left_out: set[str] = set()
+        """Queues that have no turn."""
         self.is_on = False
         """Whether any report waits."""
 
@@ -199,7 +216,7 @@ class RefusedReports:
     def keep(self, reports: Sequence[Report], error: JobrunnerError) -> list[Report]:
         """Keeps the reports of one call, except those that have been refused for too long, which it returns."""
         self.is_on = True
-        now, may_end, over = monotonic(), not _takes_no_writes(error), []
+        now, may_end, over = monotonic(), not takes_no_writes(error), []
         for report in reports:
             token = report[0].token
             one = self._waiting.get(token) or _RefusedReport(report, now, now)
@@ -216,17 +233,44 @@ class RefusedReports:
 
     def take_due(self) -> list[Report]:
         """The reports to be made again in this turn."""
+        for queue in self._left_out:
+            self._turns.pause(queue)
         now = monotonic()
-        due = [one for one in self._waiting.values() if one.due_at <= now]
+        if all(one.due_at > now for one in self._waiting.values()):
+            return []
+        due = [one for one in self._waiting.values() if one.due_at <= now + _TOGETHER_S]
         for one in due:
             one.is_tried = True
         return [one.report for one in due]
 
     def after_turn(self) -> None:
-        """Forgets reports that were tried and did not come back."""
-        for token in [token for token, one in self._waiting.items() if one.is_tried]:
+        """Forgets reports that were tried and did not come back. The others of their queue are due then."""
+        accepted = {token: one.report[0].queue for token, one in self._waiting.items() if one.is_tried}
+        for token in accepted:
             del self._waiting[token]
+        for one in self._waiting.values() if accepted else ():
+            if one.report[0].queue in accepted.values():
+                one.due_at = 0.0
+        self._leave_out()
         self.is_on = bool(self._waiting)
+
+    def _leave_out(self) -> None:
+        counts = Counter(one.report[0].queue for one in self._waiting.values())
+        left_out = {queue for queue, count in counts.items() if count > _MOST_REFUSED}
+        for queue in left_out - self._left_out:
+            _log.warning("no tasks are taken from a queue: its reports are refused", queue=queue, reports=counts[queue])
+        for queue in self._left_out - left_out:
+            _log.info("tasks are taken from a queue again", queue=queue)
+            self._turns.resume(queue)
+        self._left_out = left_out
+
+    def end(self) -> None:
+        """Makes all reports due, except those of tasks that are handed back: a worker that ends does that itself."""
+        self._waiting = {
+            token: one for token, one in self._waiting.items() if type(one.report[1]) is not Released
+        }  # fmt: skip
+        for one in self._waiting.values():
+            one.due_at = 0.0
 
     def tokens(self) -> list[str]:
         """The tokens of the attempts whose reports wait. Any thread may call it."""
@@ -237,6 +281,6 @@ class RefusedReports:
         return max(min(one.due_at for one in self._waiting.values()) - monotonic(), 0.0)
 
 
-def _takes_no_writes(error: JobrunnerError) -> bool:
+def takes_no_writes(error: JobrunnerError) -> bool:
     """Whether no report to this server would be accepted, so that the error says nothing about a report."""
     return isinstance(error, ServerFull) or refuses_writes(error.__cause__) or is_demoted(error.__cause__)

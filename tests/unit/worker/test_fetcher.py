@@ -434,6 +434,107 @@ def test_reports_that_are_refused_for_a_minute_are_given_up(
     assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
 
 
+class Damaged(Unreachable):
+    """A broker whose server refuses all commits in one queue while the test says so, and counts them."""
+
+    def __init__(self, broker: Broker, key: bytes) -> None:
+        super().__init__(broker)
+        self._key = key
+        self.tries = 0
+
+    def run_each(self, calls: Any, meanwhile: Any) -> list[Any]:
+        replies = []
+        for call in calls:
+            is_commit = call.script is not None and call.script.name == "commit"
+            is_refused = self.losing and is_commit and call.keys[0].startswith(self._key)
+            self.tries += is_refused
+            replies += [ServerRefused("WRONGTYPE")] if is_refused else self._broker.run_each([call], lambda: None)
+        meanwhile()
+        return replies
+
+
+@pytest.mark.parametrize("count", [64, 65, 500])
+def test_reports_that_are_all_refused_leave_their_queue_without_a_turn_and_slow_no_other(
+    broker: Broker, keys: Keys, client: Client, now: list[float], count: int
+) -> None:
+    """Each turn with such reports alone backed off, and the worker took ever more tasks that it could not report: one
+    of two queues with 30,000 tasks each went on with 400 of 8,000 tasks a second."""
+    way = Damaged(broker, keys.queue("bad").base)
+    bench = Bench(way, keys, queues=("bad", "good"), slots=20)
+    push(client, count, "bad")
+    push(client, 200, "good")
+    way.losing = True
+    began = bad = 0
+    for _ in range(400):
+        bench.step()  # raises nothing, so the loop does not back off
+        for attempt in bench.shelf.begin():
+            began += 1
+            bad += attempt.queue == "bad"
+            bench.finished.add(attempt, Succeeded())
+        now[0] += 0.05
+    bench.step()
+    assert client.queue("good").totals()["succeeded"] == 200
+    assert bad == count if count <= 65 else 65 <= bad < 65 + 2 * 20, "what was in hand when there were too many"
+    assert way.tries < 20 / 1.5 * bad + 5 * bad, "in 20 s, with pauses that grow to between 1.5 and 3 s"
+
+    way.losing = False
+    now[0] += 3.0
+    for _ in range(4 + 2 * count // 20):
+        bench.step()
+        for attempt in bench.shelf.begin():
+            bench.finished.add(attempt, Succeeded())
+    assert client.queue("bad").totals()["succeeded"] == count
+    assert (bench.held.tokens, bench.fetcher.in_hand) == ({}, 0)
+
+
+def test_refused_reports_are_tried_together(broker: Broker, keys: Keys, client: Client, now: list[float]) -> None:
+    """A turn for each would cost a round trip for each."""
+    way = Damaged(broker, keys.queue("bad").base)
+    bench = Bench(way, keys, queues=("bad",), slots=60)
+    push(client, 60, "bad")
+    way.losing = True
+    for attempt in bench.begun(3):
+        bench.finished.add(attempt, Succeeded())
+    with_tries = 0
+    for _ in range(1000):
+        before = way.tries
+        bench.step()
+        with_tries += way.tries > before
+        now[0] += 0.01
+    assert way.tries > 60 * 3, "in 10 s"
+    assert with_tries <= 10 / 0.1
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_at_the_end_all_reports_are_tried_and_tasks_that_did_not_begin_are_left_to_be_released(
+    broker: Broker, keys: Keys, client: Client, now: list[float], is_away: bool
+) -> None:
+    """Whatever pause they are in. Tasks whose release was refused stayed until their leases ended, and were dead if
+    they had one attempt."""
+    way = HalfAway(broker, keys.queue("q").base) if is_away else Refusing(broker)
+    if isinstance(way, Refusing):
+        way.error = server_error(error_of_reply("NOREPLICAS Not enough good replicas"))
+        way.error.__cause__ = error_of_reply("NOREPLICAS Not enough good replicas")
+    bench = Bench(way, keys)
+    push(client, 3)
+    first, second, unbegun = bench.begun()
+    bench.fetcher.reserving = False
+    for attempt, outcome in [(first, Succeeded()), (second, Succeeded()), (unbegun, Released())]:
+        bench.finished.add(attempt, outcome)
+    way.losing = True
+    for _ in range(20):
+        bench.fetcher.loop.turn()
+        now[0] += 3.0
+    assert bench.fetcher.in_hand == 3
+    bench.fetcher.loop.turn()  # just now, so the next is in over a second
+    way.losing = False
+    bench.fetcher.reporting.end()
+    bench.step()
+
+    assert client.queue("q").totals()["succeeded"] == 2
+    assert (bench.fetcher.reporting.tokens, list(bench.held.tokens)) == (set(), [unbegun.token])
+
+
 @pytest.mark.parametrize("reply", ["NOREPLICAS Not enough good replicas", "MISCONF disk", "OOM maxmemory", "READONLY"])
 def test_reports_wait_as_long_as_the_server_takes_no_writes(
     broker: Broker, keys: Keys, client: Client, now: list[float], reply: str
