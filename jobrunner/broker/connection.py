@@ -12,10 +12,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from jobrunner.broker.redis_errors import RedisConnectionError, RedisError, RedisTimeoutError, ResponseError
-from jobrunner.broker.resp import CLOSED, pack, replies_of
+from jobrunner.broker.resp import CLOSED, pack, pieces, replies_of
 
 _NAME = "jobrunner"
-_PIECE = 262_144
 """The library name in `CLIENT LIST`."""
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """Seconds, seconds and a count: the loss of the other end of an idle connection is noticed within a minute."""
@@ -144,12 +143,8 @@ class Connection:
         """Sends packed commands. The time for a write is for each piece: a large request on a slow link goes on for as
         long as the server takes any of it."""
         try:
-            if len(packed) <= _PIECE:
-                self.socket.sendall(packed)
-                return
-            with memoryview(packed) as whole:
-                for at in range(0, len(packed), _PIECE):
-                    self.socket.sendall(whole[at : at + _PIECE])
+            for piece in pieces(packed):
+                self.socket.sendall(piece)
         except TimeoutError as error:
             self.disconnect()
             raise RedisTimeoutError(f"Timeout writing to {self._address}") from error

@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 
 from jobrunner.broker import redis_errors as ours
 from jobrunner.broker.connection import Check, ConnectionOptions, Credentials
+from jobrunner.broker.resp import pieces
 
 _OURS: dict[type[Exception], type[ours.RedisError]] = {
     theirs.AskError: ours.AskError,
@@ -202,7 +203,7 @@ class RedisPyConnection:
     def send(self, packed: bytes) -> None:
         """Sends commands that are packed already."""
         with _translation(self._place):
-            self._connection.send_packed_command([packed], check_health=False)
+            self._connection.send_packed_command(pieces(packed), check_health=False)
 
     def ask(self, *words: bytes | str | float) -> Any:
         """Sends one command and returns its reply. Raises ResponseError for an error reply."""
@@ -278,9 +279,13 @@ class AsyncRedisPyConnection:
     async def send(self, packed: bytes) -> None:
         """Sends commands that are packed already."""
         try:
-            await _cancellable(self._connection.send_packed_command([packed], check_health=False))
+            for piece in pieces(packed):  # redis-py has one time limit for all that it is given
+                await _cancellable(self._connection.send_packed_command([piece], check_health=False))
         except theirs.RedisError as error:
             raise translated(error, self._place) from error
+        except asyncio.CancelledError:  # a part may have been sent
+            await self.disconnect(nowait=True)
+            raise
 
     async def ask(self, *words: bytes | str | float) -> Any:
         """Sends one command and returns its reply. Raises ResponseError for an error reply."""

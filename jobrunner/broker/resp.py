@@ -13,6 +13,7 @@ Arg = bytes | str | int | float
 CLOSED = "Connection closed by server"
 _AT_ONCE = 1 << 16
 """Bytes taken from the socket at a time."""
+_PIECE = 1 << 18
 _PARTIAL = object()
 """Returned by hiredis while a reply is incomplete, as any Python value could be a reply."""
 
@@ -42,6 +43,15 @@ else:
             words = [str(word) if type(word) in _NUMBERS else word for word in words]
         packed: bytes = _pack_in_c(tuple(words))  # type: ignore[arg-type]
         return packed
+
+
+def pieces(packed: bytes) -> Sequence[bytes | memoryview]:
+    """Packed commands in the pieces in which they are sent. The time for a write is for each of them, so a large
+    request on a slow link goes on for as long as the server takes any of it."""
+    if len(packed) <= _PIECE:
+        return (packed,)
+    whole = memoryview(packed)
+    return [whole[at : at + _PIECE] for at in range(0, len(packed), _PIECE)]
 
 
 class PackedHead(msgspec.Struct, frozen=True):
