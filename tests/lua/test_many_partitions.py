@@ -23,6 +23,12 @@ def limit(mail, **fields):
     mail.run(queues.configure(mail.keys, fields))
 
 
+def leave_stale(mail, *task_ids):
+    """Takes tasks out of the queue as 0.1.0 cancelled and deleted them: their partitions list them further."""
+    mail.raw.zrem(mail.keys.waiting, *task_ids)
+    mail.raw.delete(*(mail.keys.task(one) for one in task_ids))
+
+
 def test_more_than_a_thousand_partitions_of_one_call_have_their_turns(mail):
     limit(mail, fair=1)
     sent = [Task(id=f"k{n}", queue="mail", payload=b"", key=f"k{n}") for n in range(1001)]
@@ -234,7 +240,7 @@ def test_a_pop_takes_what_is_blocked_by_leases_only(mail, blocked):
 def test_stale_entries_of_a_key_do_not_keep_the_server(mail):
     limit(mail, fair=1)
     add(mail, *(f"a-{n}" for n in range(MANY)), "b-0")
-    mail.run(tasks.remove(mail.keys, [f"a-{n}" for n in range(MANY)]))
+    leave_stale(mail, *(f"a-{n}" for n in range(MANY)))
     found = [mail.reserve(5) for _ in range(MANY // 500 + 3)]
     assert [one.id for some in found for one in some] == ["b-0"]
 
@@ -242,8 +248,7 @@ def test_stale_entries_of_a_key_do_not_keep_the_server(mail):
 def test_a_priority_that_changed_leaves_no_second_entry(mail):
     limit(mail, fair=1)
     add(mail, "a-0", priority=0)
-    mail.run(tasks.cancel(mail.keys, "a-0", keep_ms=1))
-    mail.raw.delete(mail.keys.task("a-0"))
+    leave_stale(mail, "a-0")
     add(mail, "a-0", priority=2)
     add(mail, "b-0")
     assert ids(mail.reserve(9)) == ["a-0", "b-0"]
@@ -252,8 +257,7 @@ def test_a_priority_that_changed_leaves_no_second_entry(mail):
 def test_an_entry_of_a_higher_priority_that_was_given_up_puts_nobody_in_front(mail):
     limit(mail, fair=1)
     add(mail, "a-0", priority=2)
-    mail.run(tasks.cancel(mail.keys, "a-0", keep_ms=1))
-    mail.raw.delete(mail.keys.task("a-0"))
+    leave_stale(mail, "a-0")
     add(mail, "a-1", "a-0")
     assert ids(mail.reserve(9)) == ["a-1", "a-0"]
 
@@ -372,7 +376,7 @@ def test_a_queue_that_has_partitions_no_more_keeps_no_index_of_tasks_that_were_d
     """There are more partitions than one step unlinks, and each has another task that waits."""
     limit(mail, fair=1)
     add(mail, *(f"k{n}-{m}" for n in range(450) for m in (0, 1)))
-    mail.run(tasks.remove(mail.keys, [f"k{n}-0" for n in range(450)]))
+    leave_stale(mail, *(f"k{n}-0" for n in range(450)))
     limit(mail, fair="")
 
     found = []
@@ -386,3 +390,93 @@ def test_a_queue_that_has_partitions_no_more_keeps_no_index_of_tasks_that_were_d
 def indexes(mail):
     prefix = mail.keys.base + b"mail:"
     return {key.removeprefix(prefix) for key in mail.raw.keys(prefix + b"partition:*")}
+
+
+WAYS_OUT = {
+    "cancel": lambda mail, task_ids: [mail.run(tasks.cancel(mail.keys, one, keep_ms=1)) for one in task_ids],
+    "remove": lambda mail, task_ids: mail.run(tasks.remove(mail.keys, task_ids)),
+    "purge": lambda mail, task_ids: mail.run(queues.purge(mail.keys, "waiting", count=len(task_ids))),
+}
+LIMITS = [{"fair": 1}, {"key_inflight": 1}, {"key_tokens": 1, "key_interval_us": HOUR_US}]
+
+
+@pytest.mark.parametrize("priority", [None, 0, 2])
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_tasks_that_leave_a_queue_leave_nothing_of_their_partitions(mail, way, limits, priority):
+    """More than one call of a reserve would examine. The tasks of `a` are blocked when they leave."""
+    limit(mail, keepalive_ms=60_000, **limits)
+    add(mail, "a-first", priority=priority)
+    mail.reserve()
+    add(mail, *(f"{key}-{n}" for key in ("a", *(f"k{number}" for number in range(300))) for n in (0, 1)))
+    add(mail, "a-2", "k0-2", priority=priority)
+    mail.reserve(301 if limits == {"fair": 1} else 300)
+    left = mail.ids("waiting")
+    assert len(left) > 300
+
+    WAYS_OUT[way](mail, left)
+
+    assert (mail.ids("waiting"), traces(mail)) == ([], set())
+
+
+@pytest.mark.parametrize("way", ["cancel", "remove"])
+def test_a_partition_whose_last_task_of_one_priority_leaves_is_blocked_for_the_others(mail, way):
+    limit(mail, key_inflight=1)
+    add(mail, "a-0", "a-1")
+    add(mail, "a-2", "b-0", priority=2)
+    assert ids(mail.reserve(2)) == ["a-2", "b-0"]
+    add(mail, "a-3", priority=2)
+    assert mail.reserve() == []
+
+    WAYS_OUT[way](mail, ["a-3"])
+
+    assert mail.raw.zrange(mail.keys.base + b"mail:blocked", 0, -1) == [b"a"]
+    assert traces(mail) == {b"partition:0:a", b"blocked"}
+
+
+def test_a_partition_keeps_its_turn_while_it_has_another_task(mail):
+    limit(mail, fair=1)
+    add(mail, "a-0", "a-1", "b-0", "b-1")
+    assert ids(mail.reserve(1)) == ["a-0"]
+    add(mail, "b-2")
+    mail.run(tasks.cancel(mail.keys, "b-0", keep_ms=1))
+    assert ids(mail.reserve(9)) == ["b-1", "a-1", "b-2"]
+
+
+def test_a_reserve_of_an_empty_queue_drops_what_older_versions_left_of_its_partitions(mail):
+    """More partitions than one call drops. Their rates go on."""
+    limit(mail, key_tokens=2, key_interval_us=HOUR_US)
+    add(mail, *(f"k{n}-{m}" for n in range(450) for m in (0, 1)), priority=2)
+    assert len(mail.reserve(450)) == 450
+    leave_stale(mail, *mail.ids("waiting"))
+    assert len(traces(mail)) > 400
+
+    assert [mail.reserve() for _ in range(4)] == [[]] * 4
+
+    assert traces(mail) == set()
+    assert len(mail.raw.keys(mail.keys.base + b"mail:bucket:*")) == 450
+
+
+@pytest.mark.parametrize("index", ["rotation:-1", "rotation:0", "rotation:1", "blocked", "unsure"])
+def test_a_reserve_of_an_empty_queue_drops_each_index_of_its_partitions(mail, index):
+    limit(mail, fair=1)
+    mail.raw.zadd(mail.keys.base + b"mail:" + index.encode(), {"a": 0})
+    assert mail.reserve() == []
+    assert traces(mail) == set()
+
+
+def test_a_task_that_was_waiting_before_its_queue_had_partitions_leaves_those_of_others(mail):
+    add(mail, "a-0")
+    limit(mail, fair=1)
+    add(mail, "a-1")
+    before = traces(mail)
+    mail.run(tasks.remove(mail.keys, ["a-0"]))
+    assert traces(mail) == before
+    assert ids(mail.reserve(9)) == ["a-1"]
+
+
+def traces(mail):
+    """Keys of the queue that exist only while tasks wait in partitions."""
+    prefix = mail.keys.base + b"mail:"
+    found = {key.removeprefix(prefix) for key in mail.raw.keys(prefix + b"*")}
+    return {word for word in found if word.startswith((b"partition:", b"rotation:")) or word in (b"blocked", b"unsure")}

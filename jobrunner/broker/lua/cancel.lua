@@ -7,7 +7,7 @@ local now_ms, tasks, finished, id, keep_ms, left = unpack(ARGV)
 --       'alive' one that is not dead, '' neither
 -- reply 'ok', 'posted' (ok, and the outbox has an entry), 'reserved' (asked to stop) or 'gone' (finished, cancelled
 --       before, or never was; also: left)
--- include numbers commands task_end task_leases error_groups
+-- include numbers commands queue_position waiting_set partition_limits task_end task_leases error_groups
 
 if left ~= '' and left == (redis.call('ZSCORE', dead, id) and 'dead' or 'alive') then return 'gone' end
 local now = read_clock(now_ms)
@@ -23,6 +23,7 @@ end
 
 local removed = redis.call('ZREM', dead, id)
 if removed == 1 and exists then leave_group(task[5]) end
+leave_partition(string.sub(waiting, 1, -8), id)
 for _, set in ipairs({waiting, scheduled, pending}) do removed = removed + redis.call('ZREM', set, id) end
 if removed == 0 then return 'gone' end
 redis.call('ZREM', leases, id)

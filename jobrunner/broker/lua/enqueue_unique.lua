@@ -12,7 +12,7 @@ local now_ms, tasks, base, tag, queue, call, id, priority, due, lasts, ttl_ms, o
 -- reply {'new', 'exists' (its id), 'replaced', 'rescheduled' or 'clash', id of the task that is there now, for a new
 --       queue also its name and 'first'}; {'full', max_size}; {'encrypt_for', id, queue}: encrypt the payload for these
 -- The state of the task decides whether it holds the lock, so no step can forget to release it when a task ends.
--- include numbers commands queue_position queue_settings waiting_set enqueue_call
+-- include numbers commands queue_position queue_settings waiting_set partition_limits enqueue_call
 
 local note = string.sub(tasks, 1, -6) .. 'sent:' .. call
 local earlier = call ~= '' and redis.call('GET', note)
@@ -40,7 +40,7 @@ local function put_instead(holder, prefix, state, task)
     position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, when, now)
   local key, brings = tasks .. holder, on_clash == 'replace' and 14 or #ARGV + 1
   local starts_in, since = time_to_start(prefix, task_field(14, 'expires_in_ms')), number(task[4])
-  if state == 'waiting' then leave_partition(prefix, holder) end
+  leave_partition(prefix, holder, true)
   redis.call('HDEL', key, 'priority', 'expires_in_ms', unpack(on_clash == 'replace' and ITS_OPTIONS or {}))
   redis.call('HSET', key, 'place', place, 'more', 1, unpack(ARGV, brings))  -- `more`: a reserve reads place, priority
   if starts_in and since then redis.call('HSET', key, 'expires_in_ms', exact(now - since + starts_in)) end

@@ -12,7 +12,7 @@ local now_ms, tasks, count, most_bytes = unpack(ARGV)
 -- rarely promote
 -- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done
--- rarely hand_out_limited
+-- rarely hand_out_limited drop_partitions
 
 count = tonumber(count)
 local now = read_clock(now_ms)

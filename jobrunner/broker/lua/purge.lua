@@ -6,7 +6,7 @@ local now_ms, tasks, count, before, counter = unpack(ARGV)
 --       score, '' = any · counter: the total that counts them; those of `done` begin with 'history'
 -- reply how many were deleted
 -- Works on a server that is full.
--- include numbers commands queue_position waiting_set task_end history error_groups
+-- include numbers commands queue_position waiting_set partition_limits task_end history error_groups
 
 local last = before == '' and '+inf' or '(' .. before
 local found = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'WITHSCORES', 'LIMIT', 0, count)
@@ -17,9 +17,7 @@ local ids, keys = {}, {}
 for n = 1, #found, 2 do
   local id, score = found[n], tonumber(found[n + 1])
   ids[#ids + 1] = id
-  if is_waiting and score >= UNPARTITIONED then  -- a reserve would have to get past what is left in its index
-    redis.call('ZREM', partition_key(string.sub(set, 1, -8), band_of(score - PARTITIONED), partition_of(id)), id)
-  end
+  if is_waiting and score >= UNPARTITIONED then leave_partition(string.sub(set, 1, -8), id) end
 end
 redis.call('ZREM', set, '')  -- as write_even_when_full: what is noted next comes before what is deleted
 if is_history then note_trimmed(settings, found[#found]) end

@@ -5,7 +5,7 @@ local now_ms, tasks, dead_only = unpack(ARGV, 1, 3)
 -- ARGV  now_ms: unused · tasks: prefix of the task hashes · dead_only: '1' keeps tasks that are not dead, '' · then ids
 -- reply a list, for each id: 'ok', 'reserved' (a worker has it: nothing changed) or 'gone' (also: not dead)
 -- Works on a server that is full.
--- include numbers task_end error_groups
+-- include numbers commands queue_position waiting_set partition_limits task_end error_groups
 
 local removed, finished = 0, 0
 
@@ -17,6 +17,7 @@ local function remove_one(id)
   local was_dead = redis.call('ZREM', dead, id)
   local group = was_dead == 1 and redis.pcall('HGET', tasks .. id, 'group')
   if group and not group.err then leave_group(group) end
+  leave_partition(string.sub(waiting, 1, -8), id)
   local was_live = redis.call('ZREM', waiting, id) + redis.call('ZREM', scheduled, id)
   if was_done + was_dead + was_live == 0 then return 'gone' end
   local onward = was_live > 0 and redis.pcall('HGET', tasks .. id, 'then')

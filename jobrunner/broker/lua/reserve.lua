@@ -16,7 +16,7 @@ local now_ms, tasks, count, first_lease, keepalive_ms, most_bytes = unpack(ARGV)
 -- rarely promote
 -- rarely recover_expired bury drop_damaged
 -- rarely history_of trim_dead trim_done
--- rarely hand_out_limited
+-- rarely hand_out_limited drop_partitions
 -- rarely is_unfit lease_length
 
 local now, count = read_clock(now_ms), tonumber(count)

@@ -63,10 +63,21 @@ local function hand_out_limited(config, wanted, take, now, are_leased)
   return taken, is_cut_short, lifts
 end
 
+-- Deletes a slice of what partitions without tasks left: those at a limit whose tasks are all taken, and what versions
+-- before left of tasks that were cancelled or deleted. The next task of a partition checks its limits.
+local function drop_partitions(prefix)
+  local left = redis.call('EXISTS', rotation_key(prefix, -1), rotation_key(prefix, 0), rotation_key(prefix, 1),
+    prefix .. 'blocked', prefix .. 'unsure')
+  if left > 0 then unlink_partitions(prefix, true) end
+end
+
 -- Hands out up to `wanted` tasks through `take`, within the rate of the queue, in order or by partition. Returns their
 -- number, whether the bound on one call ended it, and the time at which a limit lifts, Unix ms.
 local function hand_out_tasks(config, wanted, take, now, are_leased)
-  if config.is_partitioned and redis.call('ZCARD', waiting) == 0 then return 0, false, math.huge end
+  if config.is_partitioned and redis.call('ZCARD', waiting) == 0 then
+    drop_partitions(string.sub(waiting, 1, -8))
+    return 0, false, math.huge
+  end
   if config.paused or config.max_tokens or config.is_partitioned or config.capacity_wanted or config.parked then
     return hand_out_limited(config, wanted, take, now, are_leased)
   end

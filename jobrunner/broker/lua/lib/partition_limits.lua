@@ -125,3 +125,21 @@ local function unblocks_at(prefix, now)
   if not first or tonumber(first) >= FAR then return math.huge end
   return math.max(tonumber(first), now + SHORTEST_WAIT_US / 1000)
 end
+
+-- Removes a waiting task from its partition before it leaves `waiting` other than by its turn, or gets another place
+-- there, and perhaps another partition. (The score in `waiting` is exact only to 1/64 ms: if both places are within it,
+-- both partitions would hand the task out.) A partition without tasks loses its turn, and is blocked no more: the next
+-- task of it checks its limits. `keeps_turn`: the task is about to return.
+local function leave_partition(prefix, id, keeps_turn)
+  local score = tonumber(redis.call('ZSCORE', prefix .. 'waiting', id) or 0)
+  if score < UNPARTITIONED then return end
+  local band, partition = band_of(score - PARTITIONED), partition_of(id)
+  redis.call('ZREM', partition_key(prefix, band, partition), id)
+  if keeps_turn or redis.call('EXISTS', partition_key(prefix, band, partition)) == 1 then return end
+  redis.call('ZREM', rotation_key(prefix, band), partition)
+  for other = -1, 1 do
+    if redis.call('EXISTS', partition_key(prefix, other, partition)) == 1 then return end
+  end
+  redis.call('ZREM', prefix .. 'blocked', partition)
+  redis.call('ZREM', prefix .. 'unsure', partition)
+end

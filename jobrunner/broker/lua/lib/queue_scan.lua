@@ -23,13 +23,13 @@ local function is_configured(prefix)
 end
 
 -- Deletes a slice of the queue's partitions; returns whether there may be more. In a queue without tasks all entries
--- are stale.
-local function unlink_partitions(prefix)
+-- are stale. `keeps_rates`: the partitions keep their token buckets, which expire when they are full.
+local function unlink_partitions(prefix, keeps_rates)
   for _, index in ipairs({'rotation:-1', 'rotation:0', 'rotation:1', 'blocked', 'unsure'}) do
     local partitions = redis.call('ZRANGE', prefix .. index, 0, PARTITIONS_AT_ONCE - 1)
     for _, partition in ipairs(partitions) do
       for _, band in ipairs(BANDS) do redis.call('UNLINK', prefix .. 'partition:' .. band .. ':' .. partition) end
-      redis.call('UNLINK', prefix .. 'bucket:' .. partition)
+      if not keeps_rates then redis.call('UNLINK', prefix .. 'bucket:' .. partition) end
     end
     if #partitions > 0 then
       redis.call('ZREM', prefix .. index, unpack(partitions))

@@ -1,8 +1,9 @@
 -- A queue that rotates among partitions, or limits each, hands its tasks out by partition: there is one set for each
 -- partition and priority band (`partition:<band>:<partition>`), and partitions take turns (`rotation:<band>`, partition
 -- → number of its last turn). A task is added to its partition when it becomes waiting, and stays in `waiting`, with a
--- score above all places. A task that is taken out of `waiting` leaves a stale entry here, which is dropped when it is
--- read. A partition at a limit is in `blocked` instead of a rotation: see partition_limits.lua.
+-- score above all places. A task that is taken out of `waiting` leaves its partition, too; versions before left a stale
+-- entry, which is dropped when it is read. A partition at a limit is in `blocked` instead of a rotation: see
+-- partition_limits.lua.
 
 local function partition_key(prefix, band, partition) return prefix .. 'partition:' .. band .. ':' .. partition end
 local function rotation_key(prefix, band) return prefix .. 'rotation:' .. band end
@@ -72,13 +73,6 @@ local function add_waiting(waiting, places, by_partition)
   local prefix = string.sub(waiting, 1, -8)
   if by_partition == nil or by_partition == true then by_partition = partitioning_of(prefix) end
   if by_partition then add_to_partitions(prefix, places, by_partition) else call_sliced('ZADD', waiting, places) end
-end
-
--- Removes a waiting task from its partition before it gets another place, and perhaps another partition. The score in
--- `waiting` is exact only to 1/64 ms: if both places are within it, both partitions would hand the task out.
-local function leave_partition(prefix, id)
-  local place = number(redis.call('HGET', tasks .. id, 'place'))
-  if place then redis.call('ZREM', partition_key(prefix, band_of(place), partition_of(id)), id) end
 end
 
 -- add_waiting for one task of the default priority whose partition is known, without lists.
