@@ -419,19 +419,25 @@ def test_tasks_that_leave_a_queue_leave_nothing_of_their_partitions(mail, way, l
     assert (mail.ids("waiting"), traces(mail)) == ([], set())
 
 
-@pytest.mark.parametrize("way", ["cancel", "remove"])
-def test_a_partition_whose_last_task_of_one_priority_leaves_is_blocked_for_the_others(mail, way):
-    limit(mail, key_inflight=1)
-    add(mail, "a-0", "a-1")
-    add(mail, "a-2", "b-0", priority=2)
-    assert ids(mail.reserve(2)) == ["a-2", "b-0"]
-    add(mail, "a-3", priority=2)
-    assert mail.reserve() == []
+@pytest.mark.parametrize(("stays", "leaves"), [(None, 2), (2, None), (0, 2), (2, 0), (0, None)])
+@pytest.mark.parametrize("index", ["blocked", "unsure"])
+def test_a_partition_whose_last_task_of_one_priority_leaves_is_blocked_for_the_others(mail, stays, leaves, index):
+    limit(mail, key_inflight=1, keepalive_ms=60_000)
+    add(mail, "a-0")
+    mail.reserve()
+    add(mail, "a-1", priority=stays)
+    add(mail, "a-2", priority=leaves)
+    add(mail, "b-0")
+    blocked = mail.keys.base + b"mail:" + index.encode()
+    if index == "unsure":
+        mail.raw.rename(mail.keys.base + b"mail:blocked", blocked)
 
-    WAYS_OUT[way](mail, ["a-3"])
+    mail.run(tasks.cancel(mail.keys, "a-2", keep_ms=1))
+    assert mail.raw.zrange(blocked, 0, -1) == [b"a"]
+    assert len([key for key in traces(mail) if key.endswith(b":a")]) == 1
 
-    assert mail.raw.zrange(mail.keys.base + b"mail:blocked", 0, -1) == [b"a"]
-    assert traces(mail) == {b"partition:0:a", b"blocked"}
+    mail.run(tasks.cancel(mail.keys, "a-1", keep_ms=1))
+    assert traces(mail) == {b"partition:0:b", b"rotation:0"}
 
 
 def test_a_partition_keeps_its_turn_while_it_has_another_task(mail):
