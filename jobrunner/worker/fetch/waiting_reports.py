@@ -182,7 +182,7 @@ class UndeliveredReports:
 
 @dataclass(slots=True)
 class _RefusedReport:
-    """A report, since when the server has refused it, and when it is tried again."""
+    """A report, since when the server has refused it while it takes writes, and when it is tried again."""
 
     report: Report
     since: float
@@ -221,7 +221,9 @@ class RefusedReports:
             token = report[0].token
             one = self._waiting.get(token) or _RefusedReport(report, now, now)
             one.is_tried = False
-            if may_end and now - one.since >= _GIVEN_UP_S:
+            if not may_end:  # the minute of an error about the report itself begins after that
+                one.since = now
+            elif now - one.since >= _GIVEN_UP_S:
                 self._waiting.pop(token, None)
                 over.append(report)
                 continue
