@@ -123,6 +123,23 @@ def test_the_doctor_checks_settings_and_other_prefixes_with_rights_of_its_own(
     assert "prefix 'another' is in use too: 1 to do" in with_both
 
 
+def test_the_doctor_of_a_producer_names_the_checks_that_it_could_not_make(
+    connect: Callable[..., Client], server: Server, keys: Any
+) -> None:
+    """It ended with the first refusal."""
+    with Client(server.url, keys.prefix) as other:
+        other.queue("mail").pause()
+    result = command(connect("producer"), "doctor")
+    lines = {line.split()[1]: line for line in result.output.splitlines() if line.startswith(("ok", "warn", "fail"))}
+
+    assert result.exit_code == 0, result.output
+    for what in ("workers", "jobs", "statistics", "periodic"):
+        assert re.match(rf"warn +{what} +not checked", lines[what])
+    assert "list_workers.lua" in lines["workers"]
+    assert "mail: paused" in lines["queue"]
+    assert {"clock", "rights"} <= lines.keys()
+
+
 def test_durability_needs_no_more_than_the_lines_of_the_page(connect: Callable[..., Client], raw: redis.Redis) -> None:
     if version_of(raw) < (7, 2):
         pytest.skip("WAITAOF came with Redis 7.2")

@@ -25,7 +25,7 @@ from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import WorkerRecord, queue_names
 from jobrunner.clock import from_ms, monotonic, unix_ms
-from jobrunner.errors import NO_ANSWER, JobrunnerError, ServerUnavailable
+from jobrunner.errors import NO_ANSWER, JobrunnerError, ServerRefused, ServerUnavailable
 from jobrunner.formatting import counted, duration
 from jobrunner.inspector.attempts import stray_leases
 from jobrunner.inspector.doctor import Check, fail, ok, warn
@@ -48,6 +48,7 @@ from jobrunner.inspector.task_rows import TaskRow, first_lines, some_lines
 from jobrunner.jobs.declared_queues import cap_advice
 
 _UNREAD = "cannot be read"
+_ASK_AS = "ask as a viewer or a worker, see Roles in docs/security.md"
 _ALIVE_MS = 60_000
 _SILENT_MS = 15_000
 """More than the ten seconds between heartbeats: a worker that starts during the checks is not silent."""
@@ -215,30 +216,71 @@ def _silent_workers(client: Client) -> list[tuple[str, float]]:
 
 def work_checks(client: Client, facts: ServerFacts | None = None) -> Iterator[Check]:
     """Checks of workers, their leader, queues without a worker, dead tasks, jobs that no worker knows, other
-    set-ups. What cannot be read, as the node of a cluster that has it is away, is a failed check."""
+    set-ups. What cannot be read, as the node of a cluster that has it is away, is a failed check; what this user may
+    not read, as producers have no right to the list of workers, is a warning, and the other checks go on."""
     workers: list[WorkerRecord] | None = None
+    is_refused = False
     try:
         workers = client.workers()
-        silent = [] if workers else _silent_workers(client)
-        yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url, silent)
-        if workers:
-            yield leader_check(leader(client))
-        yield from foremost(problem_checks(workers))
-        yield from (slots_check(worker) for worker in workers if worker.held_by)
     except NO_ANSWER as error:
         yield fail("workers", _UNREAD, str(error))
+    except ServerRefused as error:
+        is_refused = True
+        yield unchecked("workers", error)
+        yield warn("jobs", "not checked, nor queues without a worker and other prefixes: workers are unknown", _ASK_AS)
+    else:
+        yield from _attempted("workers", _checks_of_workers(client, workers))
     try:
-        yield from _checks_of_queues(client, facts, workers)
+        found, shards = views_and_shards(client, workers or [])
     except NO_ANSWER as error:
         yield fail("queues", _UNREAD, str(error))
+        return
+    except ServerRefused as error:
+        yield unchecked("queues", error)
+        return
+    yield from _attempted("queues", _checks_of_queues(client, workers, found, shards))
+    yield from _attempted("statistics", _checks_of_statistics(client, found, shards))
+    if workers is not None:
+        yield from _attempted("jobs", _checks_of_jobs(client, workers, found, shards))
+    if workers is not None or is_refused:
+        yield from _attempted("periodic", _checks_of_periodics(client))
+    if workers is None:
+        return
+    undone = sum(queue.open for queue in found)
+    here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
+    yield from neighbour_checks(here, other_prefixes(client, facts))
+
+
+def _attempted(what: str, checks: Iterable[Check]) -> Iterator[Check]:
+    """The checks, up to one whose data cannot be read or that this user has no right to."""
+    try:
+        yield from checks
+    except NO_ANSWER as error:
+        yield fail(what, _UNREAD, str(error))
+    except ServerRefused as error:
+        yield unchecked(what, error)
+
+
+def unchecked(what: str, error: ServerRefused) -> Check:
+    """The warning in the place of checks that the server refused."""
+    found, _, advice = str(error).rpartition("; ")
+    return warn(what, f"not checked: {found or advice}", advice if found else "")
+
+
+def _checks_of_workers(client: Client, workers: list[WorkerRecord]) -> Iterator[Check]:
+    silent = [] if workers else _silent_workers(client)
+    yield ok("workers", f"{len(workers)} at work") if workers else no_worker_check(client.settings.url, silent)
+    if workers:
+        yield leader_check(leader(client))
+    yield from foremost(problem_checks(workers))
+    yield from (slots_check(worker) for worker in workers if worker.held_by)
 
 
 def _checks_of_queues(
-    client: Client, facts: ServerFacts | None, known_workers: list[WorkerRecord] | None
+    client: Client, known_workers: list[WorkerRecord] | None, found: Sequence[QueueView], shards: Mapping[str, Shards]
 ) -> Iterator[Check]:
     """Without the workers, which None stands for, nothing that depends on them is checked."""
     workers = known_workers or []
-    found, shards = views_and_shards(client, workers)
     by_work = sorted(found, key=lambda queue: -(queue.open + queue.dead))
     strays = Counter[str]() if known_workers is None else _stray_leases(client, by_work, shards, workers)
     checks = (
@@ -249,20 +291,28 @@ def _checks_of_queues(
     yield from foremost(check for check in checks if known_workers is not None or check.what != "workers")
     yield from foremost(stall_checks(by_work, workers))
     yield from lost_checks(lost_rows(_read(client, lines_of_lost(client, found, shards))), workers)
+
+
+def _checks_of_statistics(
+    client: Client, found: Sequence[QueueView], shards: Mapping[str, Shards]
+) -> Iterator[Check]:
     window = read_window(client, _HOUR, "minute", may_lack=True)
     yield from statistics_checks(window)
     new = releases_since(client, from_ms(window.starts[0]))
     yield from failing_checks(window, new, share=_FAILED_SHARE, errors=_latest_errors(client, found, shards))
-    if known_workers is None:
-        return
+
+
+def _checks_of_jobs(
+    client: Client, workers: list[WorkerRecord], found: Sequence[QueueView], shards: Mapping[str, Shards]
+) -> Iterator[Check]:
     calls = lines_in_doubt(client, found, workers, shards, most=_QUEUES_SAMPLED)
     yield from (unknown_type_check(one) for one in unknown_types(_read(client, calls), workers))
+
+
+def _checks_of_periodics(client: Client) -> Iterator[Check]:
     for job in client.periodics():
         if not job.served:
             yield warn("periodic", f"{job.name} is not fired: no worker knows it", "start a worker with its module")
-    undone = sum(queue.open for queue in found)
-    here = OtherPrefix(prefix=keys_of(client).prefix, database=None, undone=undone, workers=len(workers))
-    yield from neighbour_checks(here, other_prefixes(client, facts))
 
 
 def _stray_leases(
@@ -293,10 +343,11 @@ def _latest_errors(
 
 
 def _read(client: Client, calls: list[Call[list[TaskRow]]]) -> list[TaskRow]:
-    """The rows that these calls find, without queues on an unreachable cluster node, which another check reports."""
+    """The rows that these calls find, without queues on an unreachable cluster node or that this user may not read,
+    which another check reports."""
     lines: list[TaskRow] = []
     for found in run_each_or_errors(broker_of(client), calls):
-        if isinstance(found, ServerUnavailable):
+        if isinstance(found, (ServerUnavailable, ServerRefused)):
             continue
         if isinstance(found, JobrunnerError):
             raise found
@@ -352,7 +403,7 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
     of queues cannot be read, which another check reports."""
     try:
         names = with_shards(client, client.queues()[:_QUEUES_SAMPLED])
-    except NO_ANSWER:
+    except (*NO_ANSWER, ServerRefused):
         return
     calls = [
         first_lines(client, name, state, count=_TASKS_SAMPLED) for name in names for state in ("waiting", "scheduled")

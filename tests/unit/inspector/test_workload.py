@@ -38,6 +38,20 @@ def test_an_empty_set_up_misses_workers_only(client: Client) -> None:
     assert warned(client) == {"workers": "none"}
 
 
+def test_a_damaged_queue_is_named_and_the_others_are_checked(client: Client, raw: Any, keys: Any) -> None:
+    """The first tasks of all queues were read in vain, and the doctor ended with that error."""
+    client.queue("good").push_many([1, 2])
+    client.queue("bad").push(1)
+    client.queue("bad").pause()
+    for state in ("waiting", "dead"):
+        raw.set(getattr(keys.queue("bad"), state), "damaged")
+
+    found = [check for check in work_checks(client) if check.verdict != "ok"]
+    assert "bad: cannot be read" in [check.found for check in found if check.verdict == "fail"]
+    assert any("good" in check.found for check in found)
+    assert list(types_checks(client, ["a"])) == []
+
+
 def test_of_an_embedded_server_without_workers_it_is_said_that_each_folder_has_its_own() -> None:
     """A worker that ran in another folder was told to be started."""
     assert no_worker_check("redis://shop").advice == "jobrunner work MODULE"
