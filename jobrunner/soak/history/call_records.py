@@ -4,6 +4,7 @@ A call becomes ``{"do": script, "queue": …, "tasks": [[id, …], …]}``, its 
 the positions of the arguments are those of the scripts' signatures (jobrunner/broker/lua).
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,8 +22,9 @@ UNRELATED = frozenset((
 """Scripts that are not recorded: they move no task themselves. The checker allows effects of maintenance at any time,
 and refuses histories with batches."""
 _QUEUE = re.compile(rb".*?\{(.*?)\}:(.*):[a-z]+")
+_JOIN = re.compile(rb".*?\{(.*?)\}:join:(.*)")
 _DEFAULT_PRIORITY = 1
-_KEPT = ("key", "expires_in_ms")
+_KEPT = ("key", "expires_in_ms", "then")
 _LOCK_KEY = 6
 SETTING = {"configure": 2, "queue_declare": 3, "slice_enter": 6, "slice_settle": 6}
 """Scripts that set settings of a queue, and where these begin: `field, value, ...`."""
@@ -38,7 +40,7 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
         return None
     name, words = call.script.name, call.words
     if name == "join_prepare":
-        return _prepared(words)
+        return _prepared(call.keys[0], words)
     record: dict[str, Any] = {"do": name, "queue": queue_of(call.keys[0])}
     if name in ("reserve", "pop"):
         record["count"] = int(_text(words[1]))
@@ -58,14 +60,18 @@ def of_call(call: Call[Any]) -> dict[str, Any] | None:
     return record
 
 
-def _prepared(words: Sequence[Any]) -> dict[str, Any] | None:
-    """The task that enters its queue when a join fires, or never; None for a join without one."""
+def _prepared(key: bytes, words: Sequence[Any]) -> dict[str, Any] | None:
+    """A join, and the task that enters its queue when it fires, or never. None for a tally, which nothing waits for."""
     known = dict(zip(map(_text, words[1::2]), words[2::2], strict=True))
-    if "id" not in known:
+    found = _JOIN.fullmatch(key)
+    if found is None or (rule := _text(known["rule"])) == "tally":
         return None
+    shape = {"join": _text(found[2]), "rule": rule, "total": int(known["total"])}
+    if "id" not in known:
+        return {"do": "join_prepare", "queue": _text(found[1]), "tasks": [], **shape, "then": _joins(known["f:then"])}
     options = _options([word for name in _KEPT if f"f:{name}" in known for word in (name, known[f"f:{name}"])])
     tasks = [[_text(known["id"]), _priority(known["priority"]), True, *options]]
-    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks}
+    return {"do": "join_prepare", "queue": _text(known["f:queue"]), "tasks": tasks, **shape}
 
 
 def of_reply(record: dict[str, Any], reply: Any) -> dict[str, Any]:
@@ -105,12 +111,19 @@ def _priority(word: Any) -> int:
     return int(float(text)) if text else _DEFAULT_PRIORITY
 
 
+def _joins(then: Any) -> list[str]:
+    """The ids of the joins in a field `then` (see jobrunner/join.py)."""
+    return [join for _, join, _ in json.loads(then or "[]")]
+
+
 def _options(fields: Sequence[Any]) -> list[dict[str, Any]]:
-    """The partition and the time to start among the fields of a task, `field, value, ...`, if it has any."""
+    """What the checker compares among the fields of a task, `field, value, ...`, if it has any of these."""
     known = dict(zip(map(_text, fields[::2]), fields[1::2], strict=True))
     found: dict[str, Any] = {"key": _text(known["key"])} if "key" in known else {}
     if "expires_in_ms" in known:
         found["expires_s"] = float(_text(known["expires_in_ms"])) / 1000
+    if "then" in known:
+        found["then"] = _joins(known["then"])
     return [found] if found else []
 
 
@@ -198,8 +211,9 @@ PARSERS: dict[str, Callable[[Sequence[Any]], _Tasks]] = {
 """The tasks of a call by its script: id, then the number of its lease or its priority, then when it is due: '' at once,
 '+N' in N ms, 'N' at that Unix ms, true at a time that is not known. Then, of a report, a flag: for a released task
 whether its token is returned, as it had not begun, for a failed one whether it is to die before its last attempt. Then
-options, if there are any: `key`, the partition, and `expires_s`, how long after its enqueue the task may begin; of a
-unique task `lock`, `lasts` and `ttl_ms`."""
+options, if there are any: `key`, the partition, `expires_s`, how long after its enqueue the task may begin, and `then`,
+the joins that wait for it; of a unique task `lock`, `lasts` and `ttl_ms`. A call that prepares a join has `join`, its
+id, `rule` and `total`, and without a task `then`, the joins behind it (see jobrunner/join.py)."""
 
 
 def _enqueued(reply: Any, count: int) -> list[str]:

@@ -22,7 +22,6 @@ class NotJudged(Exception):
 @dataclass(slots=True, eq=False, kw_only=True)
 class Op:
     """The effect of one call on one task, between two instants. `said` is its outcome, None when unknown."""
-
     do: str
     queue: str
     began: float
@@ -46,7 +45,6 @@ class Op:
 @dataclass(slots=True)
 class RecordedHistory:
     """All operations by task, and records that concern no single task."""
-
     tasks: dict[str, list[Op]] = field(default_factory=lambda: defaultdict(list))
     runs: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # attempts by file and number
     lost_reserves: list[tuple[Op, int]] = field(default_factory=list)  # without a reply; first lease number and count
@@ -54,49 +52,45 @@ class RecordedHistory:
     sent: dict[tuple[str, str | None], Op] = field(default_factory=dict)  # by task and name of the call
     set_at: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # when settings were set
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    joins: dict[str, dict[str, Any]] = field(default_factory=dict)  # by their tasks; without one by themselves
 
 
 def read(folder: Path) -> RecordedHistory:
     """Reads all files of a folder. Raises NotJudged."""
-    history, boots, snapshots = RecordedHistory(), set[str](), []
-    for path in _sealed(folder):
-        begun: dict[int, dict[str, Any]] = {}
-        for line in _lines(path, boots):
-            try:
-                match line:
-                    case {"op": number, "calls": _} if number not in begun:
-                        begun[number] = line
-                    case {"op": number, "replies": _} | {"op": number, "unknown": _} | {"op": number, "fail": _}:
-                        _take(history, begun.pop(number), line)
-                    case {"run": number, "task": _}:
-                        history.runs[path.name, number] = line
-                    case {"snapshot": {"since": _, "settings": _, "tasks": _} as shown}:
-                        snapshots.append((shown, line["t"]))
-                    case _:
-                        history.runs[path.name, line["run"]]["ended"] = line["t"]
-            except (AttributeError, LookupError, TypeError, ValueError) as error:
-                raise NotJudged(f"{path}: line {line['n'] + 1} does not fit those before it: {error!r}") from None
-        for line in begun.values():  # the process was killed
-            _take(history, line, {})
-    if len(boots) != 1 or len(snapshots) != 1:  # the processes of one machine share a clock
-        raise NotJudged(f"{folder} is of {len(boots)} machines, with {len(snapshots)} final snapshots, not one each")
+    history, begun, snapshots = RecordedHistory(), dict[tuple[Path, int], dict[str, Any]](), []
+    for path, line in _lines(folder):
+        try:
+            match line:
+                case {"op": number, "calls": _} if (path, number) not in begun:
+                    begun[path, number] = line
+                case {"op": number, "replies": _} | {"op": number, "unknown": _} | {"op": number, "fail": _}:
+                    _take(history, begun.pop((path, number)), line)
+                case {"run": number, "task": _}:
+                    history.runs[path.name, number] = line
+                case {"snapshot": {"since": _, "settings": _, "tasks": _} as shown}:
+                    snapshots.append((shown, line["t"]))
+                case _:
+                    history.runs[path.name, line["run"]]["ended"] = line["t"]
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise NotJudged(f"{path}: line {line['n'] + 1} does not fit those before it: {error!r}") from None
+    for line in begun.values():  # of processes that were killed
+        _take(history, line, {})
+    if len(snapshots) != 1:
+        raise NotJudged(f"{folder} has {len(snapshots)} final snapshots, not one")
     _take_snapshot(history, *snapshots[0])
     return history
 
 
-def _sealed(folder: Path) -> list[Path]:
+def _lines(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     try:
         sealed = dict(json.loads((folder / "seal.json").read_text())["files"])
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise NotJudged(f"{folder / 'seal.json'} cannot be read ({error}); only a sealed history counts") from None
-    found = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}
-    if changed := sorted(found.items() ^ sealed.items()):
+    sizes, boots = {path.name: path.stat().st_size for path in folder.glob("*.jsonl")}, set[str]()
+    if changed := sorted(sizes.items() ^ sealed.items()):
         raise NotJudged(f"{folder} has files of other sizes than when it was sealed; change none: {changed[:4]}")
-    return [folder / name for name in sorted(found)]
-
-
-def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
-    for number, raw in enumerate(path.read_bytes().splitlines(keepends=True)):
+    texts = ((folder / name, (folder / name).read_bytes().splitlines(keepends=True)) for name in sorted(sizes))
+    for path, number, raw in ((path, *line) for path, lines in texts for line in enumerate(lines)):
         try:
             line = json.loads(raw if raw.endswith(b"\n") else b"")
             place, is_start = line["n"], line.get("start", {"format": None})["format"] == 2
@@ -107,12 +101,16 @@ def _lines(path: Path, boots: set[str]) -> Iterator[dict[str, Any]]:
         if is_start != (number == 0):
             raise NotJudged(f"{path}: line {number + 1}: a process has its start in the first line, in format 2")
         boots |= {line["start"]["boot"]} if is_start else set()
-        yield from () if is_start else (line,)
+        yield from () if is_start else ((path, line),)
+    if len(boots) != 1:
+        raise NotJudged(f"{folder} is of {len(boots)} machines, not of one, whose processes share a clock")
 
 
 def _take(history: RecordedHistory, begun: dict[str, Any], answer: dict[str, Any]) -> None:
     calls = () if "fail" in answer else begun["calls"]
     for call, reply in zip(calls, answer.get("replies", [{}] * len(calls)), strict=True):
+        if "join" in call:
+            history.joins[call["tasks"][0][0] if call["tasks"] else call["join"]] = call
         do, said = call["do"], reply.get("ok") if reply.get("ok") != ["reserved"] else None  # ends later
         known = {"do": do, "queue": call["queue"], "began": begun["t"], "ended": NEVER if said is None else answer["t"]}
         if do in ("configure", "queue_declare"):  # a declaration replies what it changed

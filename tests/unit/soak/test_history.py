@@ -16,7 +16,7 @@ from jobrunner.soak.history.reader import NotJudged, read
 from tests.support.made_histories import LEASE_MS, MadeHistory, SimulatedQueues, now_ms, seal
 
 PACKAGE = Path(read.__code__.co_filename).parent
-PROGRAM = [PACKAGE / name for name in ("__main__.py", "reader.py", "task_states.py")]
+PROGRAM = [PACKAGE / name for name in ("__main__.py", "reader.py")]
 
 
 def kinds(made: MadeHistory, folder: Path) -> set[str]:
@@ -114,6 +114,58 @@ def test_a_task_that_may_be_tried_again_is_not_dead(tmp_path: Path) -> None:
     assert kinds(made.left(dead=["x"]), tmp_path / "tried again") == {"not where it was put"}
     made.reserve({}, first=20, is_lost=True)  # whose lease may have run out
     assert not kinds(made.left(dead=["x"]), tmp_path / "handed out")
+
+
+def flow_of_two(rule: str = "success", **more: Any) -> MadeHistory:
+    """A join of x and y, whose task is z; both members are held from 10 on."""
+    made = MadeHistory()
+    shape = {"join": "j", "rule": rule, "total": 2} | more
+    made.call("join_prepare", tasks=[["z", 1, True]], is_lost=True, at=1, **shape)
+    made.call("enqueue", reply={"ok": ["new"] * 2}, tasks=[[one, 1, "", {"then": ["j"]}] for one in "xy"], at=2)
+    made.reserve({"x": 1, "y": 2}, at=10)
+    return made
+
+
+@pytest.mark.parametrize(("at", "found"), [(12.0, {"fired early"}), (14.0, set())], ids=["before", "after"])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["told", "unknown"])
+def test_a_join_fires_after_its_last_member_may_have_ended(
+    at: float, found: set[str], is_lost: bool, tmp_path: Path
+) -> None:
+    made = flow_of_two()
+    made.report("commit", "x", 1, at=11)
+    made.report("commit", "y", 2, at=13, is_lost=is_lost)
+    made.reserve({"z": 3}, at=at)
+    made.report("commit", "z", 3, at=14.5)
+    assert kinds(made.left(), tmp_path / "handed out") == found
+    made = flow_of_two()
+    made.report("commit", "x", 1, at=11)
+    assert kinds(made.left(pending="y", waiting="z"), tmp_path / "waiting") == {"fired early"}
+
+
+def test_a_join_of_the_rule_dead_does_not_fire_when_all_members_succeeded(tmp_path: Path) -> None:
+    made = flow_of_two("dead")
+    made.report("commit", "x", 1, at=11)
+    assert not kinds(made.left(pending="y", waiting="z"), tmp_path / "one may be dead")
+    made.report("commit", "y", 2, at=12)
+    assert kinds(made.left(waiting="z"), tmp_path / "none") == {"fired early"}
+
+
+def test_a_join_is_not_judged_when_a_member_has_died_or_is_not_known(tmp_path: Path) -> None:
+    made = flow_of_two("complete")
+    made.report("fail", "x", 1, "dead", at=11)
+    made.report("commit", "y", 2, at=12)
+    made.reserve({"z": 3}, at=13)
+    assert not kinds(made.left(pending="z", dead="x"), tmp_path / "died")
+    made = flow_of_two(total=3)
+    assert not kinds(made.left(pending="xy", waiting="z"), tmp_path / "not known")
+
+
+def test_histories_of_versions_that_did_not_record_joins_are_judged(tmp_path: Path) -> None:
+    made = MadeHistory()
+    made.call("join_prepare", tasks=[["z", 1, True]], is_lost=True)
+    made.reserve({"z": 1})
+    made.report("commit", "z", 1)
+    assert not kinds(made.left(), tmp_path)
 
 
 @pytest.mark.parametrize("left", ["dead", "pending"])

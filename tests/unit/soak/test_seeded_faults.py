@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jobrunner import Client, RateLimit, Unique, job
+from jobrunner import Client, RateLimit, Unique, chain, group, job
 from jobrunner.broker.calls import leader
 from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.current import pinned
 from jobrunner.client.lease import Lease
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import monotonic
 from jobrunner.soak.history import recorder
 from jobrunner.soak.history.__main__ import violations
@@ -38,6 +39,11 @@ def debounced() -> None:
 @job(name="recorded.throttled", queue=QUEUE, unique=Unique(until="expired", ttl=3600))
 def throttled() -> None:
     """One whose lock lasts for an hour."""
+
+
+@job(name="recorded.part", queue=QUEUE, max_attempts=1)
+def part() -> None:
+    """A step of a flow."""
 
 
 def push_and_reserve(client: Client, *, partition: str | None = None) -> list[Lease]:
@@ -140,6 +146,54 @@ def tick_twice(client: Client) -> None:
         client.queue(QUEUE).commit_many(client.queue(QUEUE).reserve(1))
 
 
+def end_one(client: Client, lease: Lease, *, dies: bool = False) -> None:
+    lease.rollback() if dies else lease.commit()
+    relay(broker_of(client), keys_of(client), tags=["line"])
+
+
+def end_a_group(client: Client) -> None:
+    """A callback may be handed out before the second member ends."""
+    with pinned(client):
+        group(part.bind(), part.bind(), on_success=part.bind(), on_complete=part.bind(), on_dead=part.bind()).enqueue()
+    first, second = client.queue(QUEUE).reserve(2)
+    end_one(client, first)
+    early = client.queue(QUEUE).reserve(5)
+    end_one(client, second)
+    for lease in [*early, *client.queue(QUEUE).reserve(5)]:
+        lease.commit()
+
+
+def end_groups_one_after_the_other(client: Client) -> None:
+    with pinned(client):
+        chain(group(part.bind(), group(part.bind(), part.bind())), group(part.bind(), part.bind())).enqueue()
+    for lease in client.queue(QUEUE).reserve(3):
+        end_one(client, lease)
+        client.queue(QUEUE).reserve(5)
+
+
+def end_a_group_with_a_dead_step(client: Client) -> None:
+    """The step behind it never begins; two of the callbacks do."""
+    after = {"on_success": part.bind(), "on_complete": part.bind(), "on_dead": part.bind()}
+    with pinned(client):
+        group(part.bind(), chain(part.bind(), part.bind()), **after).enqueue()
+    first, second = client.queue(QUEUE).reserve(2)
+    for lease, dies in ((second, True), (first, False)):
+        end_one(client, lease, dies=dies)
+        client.queue(QUEUE).commit_many(client.queue(QUEUE).reserve(5))
+
+
+def cancel_a_flow(client: Client) -> None:
+    """The step behind a cancelled one never begins; the callback does."""
+    with pinned(client):
+        flow = group(part.bind(), chain(part.bind(), part.bind()), on_complete=part.bind()).enqueue()
+        (held,) = client.queue(QUEUE).reserve(1)
+        flow.cancel()
+    early = client.queue(QUEUE).reserve(5)
+    end_one(client, held)
+    client.queue(QUEUE).commit_many(early)
+    client.queue(QUEUE).commit_many(client.queue(QUEUE).reserve(5))
+
+
 def commit(client: Client) -> None:
     push_and_reserve(client)[0].commit()
 
@@ -174,6 +228,15 @@ FAULTS: list[tuple[Callable[[Client], None], str, str, str, str]] = [
     (reserve_late, "lib/dead_tasks.lua", "since + limit > now", "true", "handed out late"),
     (reserve_in_time, "lib/dead_tasks.lua", "since + limit > now", "false", "not where it was put"),
     (tick_twice, "periodic_fire.lua", "if (state[1] or '') ~= expected", "if state[1] == expected", "enqueued twice"),
+    (end_a_group, "join_arrive.lua", "rule == 'complete' and ended == total", "rule == 'complete'", "fired early"),
+    (end_a_group, "join_arrive.lua", "rule == 'success' and verdict == 'succeeded'",
+     "rule == 'success' and succeeded > 0", "fired early"),
+    (end_a_group, "join_arrive.lua", "rule == 'dead' and dead > 0", "rule == 'dead'", "fired early"),
+    (end_groups_one_after_the_other, "join_arrive.lua", "state[1], tonumber(state[2])",
+     "state[1], math.min(tonumber(state[2]), 1)", "fired early"),
+    (end_a_group_with_a_dead_step, "join_arrive.lua", "rule == 'success' and verdict == 'succeeded'",
+     "rule == 'success' and ended == total", "fired early"),
+    (cancel_a_flow, "join_arrive.lua", "rule == 'complete' and ended == total", "rule == 'complete'", "fired early"),
     (commit, "commit.lua", "end_leases(ids, live,", "end_leases(ids, {},", "not where it was put"),
     (move, "move.lua", "end_leases(ids, moved)", "end_leases(ids, {})", "in two places"),
 ]  # fmt: skip
