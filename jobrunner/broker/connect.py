@@ -42,7 +42,11 @@ class Endpoint:
     connection leads to the node of a key. Each is None for other servers.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner") -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = 5.0, client_name: str = "jobrunner", checks_files: bool = True
+    ) -> None:
+        """`checks_files`: raises InvalidOption for a file of the URL that cannot be used. Off where a running program
+        has checked its URL before: a file that is being replaced is an outage there, and passes."""
         self.url = url
         self.folder = _embedded_folder(url)
         """The folder of the embedded server; None for the URL of another server."""
@@ -56,7 +60,8 @@ class Endpoint:
         elif "+" in url.partition("://")[0]:
             self._find_servers()
         if self.embedded is None:
-            _check_url(url if self._topology is None else self._topology.url_of(self._topology.hosts[0]))
+            one = url if self._topology is None else self._topology.url_of(self._topology.hosts[0])
+            _check_url(one, checks_files=checks_files)
 
     def _find_servers(self) -> None:
         from jobrunner.broker import cluster, topology  # most programs use one server and need neither
@@ -108,7 +113,8 @@ class Endpoint:
         assert self.cluster is not None, "only a cluster has nodes"
         options = self._options
         url = self.cluster.url_of(address)
-        return Endpoint(url, timeout_s=options.connect_timeout_s, client_name=options.client_name)
+        timeout_s = options.connect_timeout_s
+        return Endpoint(url, timeout_s=timeout_s, client_name=options.client_name, checks_files=False)
 
     def shared_url(self) -> str:
         """The URL for child processes, independent of their working directory."""
@@ -175,7 +181,7 @@ def _is_own_folder(folder: Path) -> bool:
         return False
 
 
-def _check_url(url: str) -> None:
+def _check_url(url: str, *, checks_files: bool) -> None:
     scheme = url.split("://")[0] if "://" in url else ""
     if scheme not in _PLAIN:
         named = f"URL {describe(safe_url(url), 80)}" if "://" in url else "a URL without a scheme"
@@ -194,7 +200,7 @@ def _check_url(url: str) -> None:
         raise InvalidOption(
             f"URL {describe(safe_url(url), 80)}: the database behind the host is no number; write redis://host:port/0"
         )
-    if parts.query:
+    if parts.query and checks_files:
         _check_files(parse_qs(parts.query))
 
 
@@ -225,8 +231,9 @@ def _check_files(options: Mapping[str, Sequence[str]]) -> None:
     password for an encrypted key OpenSSL would ask the terminal, for each connection."""
     of_url = "of the server's URL"
     for option in sorted(_FILES & options.keys()):
-        if not os.access(options[option][0], os.R_OK):
-            raise InvalidOption(f"{option} {of_url} names no file that can be read: {options[option][0]!r}")
+        name = options[option][0]
+        if not os.access(name, os.R_OK) or (Path(name).is_dir() and option != "ssl_ca_path"):
+            raise InvalidOption(f"{option} {of_url} names no file that can be read: {name!r}")
     if "ssl_certfile" not in options:
         if "ssl_keyfile" in options:
             raise InvalidOption(f"ssl_keyfile {of_url} needs ssl_certfile, the certificate of that key")

@@ -25,6 +25,7 @@ from jobrunner.broker.redis_errors import (
     ReadOnlyError,
     RedisConnectionError,
     RedisError,
+    TlsError,
     TryAgainError,
     server_error,
 )
@@ -353,5 +354,6 @@ def listening_error(error: Exception, endpoint: Endpoint) -> JobrunnerError:
     if endpoint.cluster is not None:
         endpoint.cluster.is_stale = True
     if isinstance(error, (*BROKEN, *_NOT_HERE)) or "UNBLOCKED" in str(error):
-        return ServerUnavailable(f"no server at {endpoint}: {str(error) or 'no answer in time'}")
+        missing = "no TLS with the server" if isinstance(error, TlsError) else "no server"
+        return ServerUnavailable(f"{missing} at {endpoint}: {str(error) or 'no answer in time'}")
     return server_error(error)

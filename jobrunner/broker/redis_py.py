@@ -19,6 +19,7 @@ from redis import exceptions as theirs
 from redis.backoff import NoBackoff
 
 from jobrunner.broker import redis_errors as ours
+from jobrunner.broker import tls_files
 from jobrunner.broker.connection import Check, ConnectionOptions, Credentials
 from jobrunner.broker.resp import pieces
 
@@ -50,8 +51,6 @@ _MAINTENANCE = (
 )  # fmt: skip
 """What a pool of redis-py 8 adds for servers that announce their maintenance, in RESP 3 only: in RESP 2 and without
 hiredis its connections refuse it."""
-_FILE_ERRORS = ("PEM", "X509")
-"""Parts of OpenSSL that complain about the content of a file."""
 _CERTIFICATE_REFUSED = re.compile("_ALERT_.*(UNKNOWN_CA|CERTIFICATE)")
 """Alerts of a server about the certificate of its client."""
 _WITH_PLACE = (ours.RedisConnectionError, ours.RedisTimeoutError)
@@ -64,10 +63,11 @@ T = TypeVar("T")
 def is_understood(url: str) -> bool:
     """Whether redis-py can read a URL. Its error is not raised on: the text may name a part that is a secret."""
     try:
-        _own(redis.ConnectionPool.from_url(url)).make_connection()
+        pool = _own(redis.ConnectionPool.from_url(url))
+        pool.make_connection()
     except (TypeError, ValueError, theirs.RedisError):  # an option that it does not know, or a value
         return False
-    return True
+    return tls_files.are_usable(_tls_options(pool))
 
 
 def open_connection(
@@ -76,7 +76,7 @@ def open_connection(
     """An unconnected connection."""
     pool = _own(redis.ConnectionPool.from_url(url, **_arguments(options, credentials)))
     pool.connection_kwargs["retry"] = redis.retry.Retry(NoBackoff(), 0)
-    return RedisPyConnection(pool.make_connection(), check)
+    return RedisPyConnection(pool.make_connection(), check, _tls_options(pool))
 
 
 def open_async(
@@ -87,7 +87,7 @@ def open_async(
     pool.connection_kwargs["retry"] = redis_asyncio.retry.Retry(NoBackoff(), 0)
     if options.timeout_s is None:
         pool.connection_kwargs["socket_timeout"] = None
-    return AsyncRedisPyConnection(pool.make_connection(), check)
+    return AsyncRedisPyConnection(pool.make_connection(), check, _tls_options(pool))
 
 
 def _own(pool: Any) -> Any:
@@ -96,6 +96,10 @@ def _own(pool: Any) -> Any:
     for name in _MAINTENANCE:
         pool.connection_kwargs.pop(name, None)
     return pool
+
+
+def _tls_options(pool: Any) -> dict[str, Any]:
+    return {name: value for name, value in pool.connection_kwargs.items() if name.startswith("ssl_")}
 
 
 def _arguments(options: ConnectionOptions, credentials: Credentials | None) -> dict[str, Any]:
@@ -134,8 +138,6 @@ def translated(error: theirs.RedisError, place: str = "") -> ours.RedisError:
     if isinstance(cause, SSLCertVerificationError):
         reason = (cause.verify_message or str(cause)).rstrip(".")
         return ours.TlsError(f"{reason}; mend the server's certificate, or see ssl_ca_certs of the URL")
-    if isinstance(cause, SSLError) and cause.library in _FILE_ERRORS:
-        return ours.TlsError(f"{cause}; see the files that the URL names")
     if isinstance(cause, SSLError) and _CERTIFICATE_REFUSED.search(cause.reason or ""):
         return ours.TlsError(f"it takes no certificate of this client: {cause}; see ssl_certfile of the URL")
     _forget_arguments(error)
@@ -155,6 +157,18 @@ def _forget_arguments(link: BaseException | None) -> None:
         link = link.__cause__ or link.__context__
 
 
+def _failed_connect(error: theirs.RedisError, place: str, tls: dict[str, Any]) -> ours.RedisError:
+    """The error of a connect, which reads the files of the options for TLS each time: they may be gone by now, or in
+    the middle of being replaced."""
+    cause = error.__cause__ or error.__context__
+    if tls and isinstance(cause, OSError) and not isinstance(cause, (ConnectionError, TimeoutError)):
+        found = translated(error, place)
+        if isinstance(found, ours.TlsError) or not (fault := tls_files.file_fault(tls)):
+            return found
+        return ours.TlsError(f"{fault}; mend that file, or the URL")
+    return translated(error, place)
+
+
 @contextmanager
 def _translation(place: str) -> Iterator[None]:
     try:
@@ -171,8 +185,9 @@ def _place_of(connection: Any) -> str:
 class RedisPyConnection:
     """A blocking one. See connection.Connection."""
 
-    def __init__(self, connection: Any, check: Check | None) -> None:
+    def __init__(self, connection: Any, check: Check | None, tls: dict[str, Any]) -> None:
         self._connection = connection
+        self._tls = tls
         self._check = check
         self.host, self.port = getattr(connection, "host", ""), getattr(connection, "port", 0)
         self._place = _place_of(connection)
@@ -187,8 +202,10 @@ class RedisPyConnection:
 
     def connect(self) -> None:
         """Connects unless it is connected."""
-        with _translation(self._place):
+        try:
             self._connection.connect()
+        except theirs.RedisError as error:
+            raise _failed_connect(error, self._place, self._tls) from error
         try:
             if self._check is not None:
                 self._check(self)
@@ -244,8 +261,9 @@ async def _cancellable(asked: Awaitable[T]) -> T:
 class AsyncRedisPyConnection:
     """One of asyncio."""
 
-    def __init__(self, connection: Any, check: AsyncCheck | None) -> None:
+    def __init__(self, connection: Any, check: AsyncCheck | None, tls: dict[str, Any]) -> None:
         self._connection = connection
+        self._tls = tls
         self._check = check
         self._look = getattr(connection, "can_read", None) or connection.can_read_destructive  # before redis-py 8
         self.host, self.port = getattr(connection, "host", ""), getattr(connection, "port", 0)
@@ -260,7 +278,7 @@ class AsyncRedisPyConnection:
             _forget_arguments(error)
             cause = error.__cause__
             said = cause if isinstance(cause, (theirs.AuthenticationError, theirs.ResponseError)) else error
-            raise translated(said, self._place) from error
+            raise _failed_connect(said, self._place, self._tls) from error
         except BaseException:  # redis-py leaves it open when its caller is cancelled while it greets the server
             await self.disconnect(nowait=True)
             raise

@@ -97,7 +97,9 @@ def main() -> None:
     if not first:
         os._exit(0)
     _, url, prefix = msgspec.json.decode(first)
-    broker, keys = Broker(Endpoint(url, client_name="jobrunner-keeper"), retry_timeout_s=0), Keys(prefix)
+    # The worker has checked its URL. A certificate that is being replaced now must not end the keeper.
+    endpoint = Endpoint(url, client_name="jobrunner-keeper", checks_files=False)
+    broker, keys = Broker(endpoint, retry_timeout_s=0), Keys(prefix)
     keeper = LeaseRenewer(broker, keys, _print)
     inbox = Inbox(sys.stdin.fileno(), keeper.read)
     turns = TurnClock()

@@ -6,12 +6,14 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import queues
 from jobrunner.broker.connect import Endpoint
@@ -105,7 +107,7 @@ def test_a_file_of_certificates_that_has_none_is_told_at_once(
     (tmp_path / "empty.pem").write_text("nothing")
     driver = connect(f"{tls(authority.issue())}?ssl_ca_certs={tmp_path}/empty.pem", retry_timeout_s=60)
 
-    with pytest.raises(ServerUnavailable, match=r"no TLS with .*NO_CERTIFICATE.*; see the files that the URL names"):
+    with pytest.raises(ServerUnavailable, match=r"no TLS with .*ssl_ca_certs '.*empty.pem': .*NO_CERTIFICATE"):
         driver.run(queues.counts(mail))
 
 
@@ -155,6 +157,48 @@ def test_files_that_cannot_be_the_certificate_of_a_client_are_refused(authority:
             Endpoint(url + options)
 
     Endpoint(f"{url}ssl_certfile={both}&ssl_keyfile={encrypted}&ssl_password=secret")
+
+
+def test_a_file_that_openssl_does_not_take_is_named_with_its_option(
+    tls: Any, authority: Authority, keys: Keys, tmp_path: Path
+) -> None:
+    """OpenSSL says `PEM lib`, or `Error 2`: the error asked to start the server."""
+    url = f"{tls(authority.issue(), clients=authority.file)}?ssl_ca_certs={authority.file}"
+    both, other, locked, gone = authority.issue(), authority.issue("127.0.0.5"), tmp_path / "locked", tmp_path / "gone"
+    key = serialization.load_pem_private_key(both.read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    locked.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    gone.write_bytes(both.read_bytes())
+    for options, told in (
+        (f"ssl_certfile={both}&ssl_keyfile={locked}&ssl_password=wrong", f"ssl_keyfile '{locked}' with its ssl_passw"),
+        (f"ssl_certfile={both}&ssl_keyfile={other}", f"the key in ssl_keyfile '{other}' is not that of the cert"),
+        (f"ssl_certfile={gone}", f"ssl_certfile '{gone}': No such file or directory"),
+    ):
+        endpoint = Endpoint(f"{url}&{options}")
+        if str(gone) in options:
+            gone.unlink()
+        with closing(Broker(endpoint)) as broker, pytest.raises(ServerUnavailable, match=f"no TLS with .*{told}"):
+            broker.run(queues.is_registered(keys, "mail"))
+
+        async def ask(endpoint: Endpoint = endpoint) -> bool:
+            broker = AsyncBroker(endpoint)
+            try:
+                return await broker.run(queues.is_registered(keys, "mail"))
+            finally:
+                await broker.close()
+
+        with pytest.raises(ServerUnavailable, match=f"no TLS with .*{told}"):
+            asyncio.run(ask())
+
+
+def test_options_that_no_connection_could_have_are_refused(authority: Authority, tmp_path: Path) -> None:
+    """They were errors of the first connect: `ValueError`, and `AttributeError`."""
+    for option in ("ssl_min_version=9", "ssl_ciphers=NONE"):
+        with pytest.raises(InvalidOption, match=f"its option {option.partition('=')[0]} is unknown, or has a wrong"):
+            Endpoint(f"rediss://127.0.0.1:6380/0?{option}")
+    with pytest.raises(InvalidOption, match=f"ssl_certfile of the server's URL names no file.*: '{tmp_path}'"):
+        Endpoint(f"rediss://127.0.0.1:6380/0?ssl_certfile={tmp_path}")
+    Endpoint("rediss://127.0.0.1:6380/0?ssl_min_version=771")
 
 
 def test_a_server_that_is_silent_over_tls_may_expect_none() -> None:

@@ -180,6 +180,16 @@ def test_short_leases_wait_for_a_keeper_that_is_still_starting(server: Server, k
     held.close()
 
 
+def test_a_keeper_starts_while_the_certificate_of_its_worker_is_being_replaced(keys: Keys, tmp_path: Path) -> None:
+    """It ended with a traceback, and its worker took no tasks."""
+    held = KeeperClient(f"rediss://127.0.0.1:1/0?ssl_certfile={tmp_path}/gone.pem", keys.prefix)
+    held.start()
+    try:
+        wait_for(lambda: held.leases.is_ready)
+    finally:
+        held.close()
+
+
 def test_a_keeper_is_missing_when_it_is_away_for_longer_than_a_start(
     held: KeeperClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
