@@ -82,7 +82,7 @@ class RecordsView:
     known: set[str] = field(default_factory=set)
     """Stems of notes whose batches the queried server knows."""
     suspects: dict[str, Any] = field(default_factory=dict)
-    """Digests of the members of suspects, by the stems of their notes."""
+    """Digests of the members of suspects, by the stems of their notes; None for a note that is damaged."""
 
 
 _views: dict[tuple[str, str], RecordsView] = {}
@@ -112,7 +112,8 @@ class SinkRecords:
 
     def note(self) -> frozenset[str]:
         """Notes the attempt, and returns the members whose rows are in the sink already, under another batch or under
-        this batch: leave them out of the rows to write. Raises ServerError when the server does not answer."""
+        this batch: leave them out of the rows to write. Raises ServerError when the server does not answer, and
+        FolderError for a damaged note of rows that are in the sink."""
         ids, digests = self._members.read()
         lease, now = self._lease, unix_ms()
         stem = f"{as_name(lease.id)}@{lease.epoch}-{len(ids)}-{now}-{self._scope}"
@@ -202,12 +203,17 @@ class SinkRecords:
         for state in (NOTED, SUSPECT, FENCED, KEPT):
             content = self._folders.read(replace(note, state=state).path)
             if content is not None:
-                self._view.suspects[note.stem] = np.frombuffer(content, np.uint64)
+                is_whole = len(content) == note.size * np.uint64().itemsize  # a power cut may cut off what it has
+                self._view.suspects[note.stem] = np.frombuffer(content, np.uint64) if is_whole else None
                 return
 
     def _in_sink(self, digests: Any) -> Any:
         there = np.zeros(len(digests), bool)
         for stem, others in list(self._view.suspects.items()):
+            if others is None:
+                del self._view.suspects[stem]  # read again next time, when it may be mended
+                self._refuse_damaged(stem)
+                continue
             shared = np.isin(digests, others)
             if shared.any():
                 if self._counts(stem):
@@ -215,6 +221,15 @@ class SinkRecords:
                 else:
                     del self._view.suspects[stem]
         return there
+
+    def _refuse_damaged(self, stem: str) -> None:
+        """Fences a suspect whose members are not known any more. Raises FolderError when its rows count, as any item
+        may be one of them."""
+        if self._counts(stem):
+            raise FolderError(
+                f"{self.root}/{NOTES}/{stem}.{KEPT} is damaged: it named the items of a batch that the server lost, "
+                "and whose rows are in the sink. Restore the file, or remove it and these rows, whose items come again"
+            )
 
     def _counts(self, stem: str) -> bool:
         """Fences a suspect and returns whether it is committed. If not, it never will be."""

@@ -324,3 +324,33 @@ def test_notes_that_another_process_removed_are_forgotten(sink, tmp_path):
     sink.drain(1)
 
     assert view.known == set()
+
+
+@pytest.mark.parametrize("length", [0, 5, 8])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_note_that_a_power_cut_cut_off_doubles_no_row(sink, forgetful, tmp_path, length, committed):
+    ids = sink.queue.push_many(range(6))
+    forgetful.save()
+    lease = sink.take(4)
+    if committed:
+        sink.write(lease)
+    else:
+        with pytest.raises(SystemExit):
+            sink.write(lease, renew=dies)
+    forgetful.go_back()
+    [note] = (tmp_path / "late" / NOTES).iterdir()
+    content = note.read_bytes()
+    note.write_bytes(content[:length])
+
+    sink = PlainSink(forgetful.url, tmp_path / "late")
+    if committed:
+        first = sink.take(3)
+        for _ in range(2):
+            with pytest.raises(FolderError, match=f"{NOTES}/{note.stem}.kept is damaged: it named the items"):
+                sink.write(first)
+        note.with_suffix(".kept").write_bytes(content)
+        sink.write(first)
+        sink.end(first)
+    sink.drain(3)
+    assert rows_in(tmp_path / "late") == Counter(ids)
+    assert left_of(sink) == 0
