@@ -66,12 +66,23 @@ def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail)
         assert mail.snapshot() == before
 
 
-@pytest.mark.parametrize("now", [1_700_000_000_001.0, 1_700_000_000_001.75])
-def test_its_place_is_in_the_second_half_of_its_millisecond(known, clock, now):
-    clock.set(now)
+@pytest.mark.parametrize(("past_ms", "place"), [(0.0, 512), (0.75, 896), (0.001, 512), (0.0025, 513), (0.999, 1023)])
+def test_its_place_is_in_the_second_half_of_its_millisecond(known, clock, past_ms, place):
+    """And there at the share of the millisecond that is over: so one that arrives later is behind it without a look."""
+    clock.set(1_700_000_000_001 + past_ms)
     known.enqueue("a")
 
-    assert known.scores("waiting") == {"a": 1_700_000_000_001.5}
+    assert known.scores("waiting") == {"a": 1_700_000_000_001 + place / 1024}
+
+
+def test_those_of_one_instant_and_of_one_before_are_one_step_behind_the_last(known, clock):
+    for one, ms in [("a", 1.5), ("b", 1.5), ("c", 1.501), ("d", 0.75), ("e", 1.6)]:
+        clock.set(1_700_000_000_000 + ms)
+        known.enqueue(one)
+
+    places = [1024 * (place - 1_700_000_000_001) for place in known.scores("waiting").values()]
+    assert known.ids("waiting") == list("abcde")
+    assert places == [768, 769, 770, 771, 819]
 
 
 def test_one_hint_is_left_however_many_tasks_arrive(mail):
@@ -114,9 +125,38 @@ def replied(mail, *sent):
     return mail.run(new_tasks.enqueue(mail.keys, sent))
 
 
-@pytest.mark.parametrize("options", [{}, {"delay_ms": 9}, {"priority": 2}])
-def test_the_reply_says_whether_the_queue_is_new(mail, options):
+@pytest.mark.parametrize("options", [{}, {"delay_ms": 9}, {"priority": 2}, {"sending": "1"}])
+@pytest.mark.parametrize("settings", [{}, {"max_size": 9}, {"fair": 1}, {"max_inflight": 9}])
+def test_the_reply_says_whether_the_queue_is_new(mail, settings, options):
+    if settings:
+        mail.configure(**settings)
     assert [replied(mail, a_task(one, **options)).is_first for one in "abc"] == [True, False, False]
+
+
+def test_the_reply_to_a_call_that_is_sent_again_says_so_too(mail):
+    assert [replied(mail, a_task("a", sending="1")).is_first for _ in range(2)] == [True, True]
+    mail.run(leases.pop(mail.keys, 9))
+    assert replied(mail, a_task("a", sending="1")).is_first
+    assert [replied(mail, a_task("b", sending="1")).is_first for _ in range(2)] == [False, False]
+
+
+def test_a_refused_task_leaves_its_queue_new(mail):
+    mail.configure(max_size=1)
+    mail.raw.zadd(mail.keys.scheduled, {"x": 1})
+    with pytest.raises(QueueFull):
+        mail.enqueue("a")
+    mail.raw.delete(mail.keys.scheduled)
+    assert replied(mail, a_task("a")).is_first
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_inflight": 9}])
+def test_an_id_that_exists_is_found_with_and_without_settings(mail, settings):
+    mail.enqueue("a")
+    if settings:
+        mail.configure(**settings)
+    before = mail.snapshot()
+    assert mail.enqueue("a") == [False]
+    assert mail.snapshot() == before
 
 
 def test_one_known_task_of_a_call_is_noted_as_several_are(mail):

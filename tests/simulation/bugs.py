@@ -74,11 +74,11 @@ BUGS = {
         "local capacity = math.huge", 2000, "whose max_size is",
     ),
     "FULL_QUEUE_IGNORED": Bug(
-        "local capacity, known, added = capacity_left(settings, waiting, scheduled), {}, 1",
-        "local capacity, known, added = math.huge, {}, 1", 500, "whose max_size is",
+        "local capacity, arrived = capacity_left(settings, waiting, scheduled), redis.call('GET', arrival)",
+        "local capacity, arrived = math.huge, redis.call('GET', arrival)", 500, "whose max_size is",
     ),
     "SINGLE_ENQUEUE_INTO_NO_SET": Bug(
-        "  redis.call('ZADD', waiting, last, id)\n  redis.call('SET', arrival, last)\n  redis.call('HINCRBY'",
+        "  redis.call('ZADD', waiting, last, id)\n  redis.call('HINCRBY'",
         "  redis.call('HINCRBY'", 500, "",
     ),
     "LIMIT_OF_KEYS_IGNORED": Bug(

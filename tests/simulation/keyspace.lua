@@ -169,13 +169,14 @@ function commands.GET(key) return string_of(key) or false end
 function commands.STRLEN(key) return #(string_of(key) or '') end
 
 function commands.SET(key, value, ...)
-  local is_new, is_old, ms = false, false, nil
+  local is_new, is_old, reads, ms = false, false, false, nil
   if ... then
     local words, at = {...}, 1
     while words[at] do
       local word = words[at]
       if word == 'NX' then is_new = true
       elseif word == 'XX' then is_old = true
+      elseif word == 'GET' then reads = true
       elseif word == 'PX' then ms, at = keyspace.integer(words[at + 1]), at + 1
       elseif word == 'EX' then ms, at = keyspace.integer(words[at + 1]) * 1000, at + 1
       else keyspace.fail('ERR the simulated server does not know SET ... ' .. text(word)) end
@@ -183,9 +184,11 @@ function commands.SET(key, value, ...)
     end
   end
   local known = keyspace.get(key)
-  if is_new and known or is_old and not known then return false end
+  local before = reads and (string_of(key) or false)
+  if is_new and known or is_old and not known then return before end
   keyspace.put(key, {type = 'string', text = text(value)})
   expires[key] = ms and keyspace.now + ms or nil
+  if reads then return before end
   return keyspace.OK
 end
 

@@ -89,6 +89,15 @@ local function read_tasks(args, first)
   return keys, counts, total
 end
 
+-- Writes the hash of the only task of an enqueue, which is due at once, and adds it to `waiting`.
+local function add_one(first, id, now, place)
+  redis.call('HSET', tasks .. id, 'id', id, 'place', place, 'payload', ARGV[first + 1], 'enqueue_time', now,
+    'retry_count', '0', unpack(ARGV, 6, first - 1))
+  if not partitioning then return redis.call('ZADD', waiting, place, id) end
+  local partition = ARGV[first - 2] == 'key' and ARGV[first - 1] or ''
+  add_to_partition(string.sub(waiting, 1, -8), place, id, partition, partitioning)
+end
+
 -- Writes the hashes of all tasks and adds those that are due later to `scheduled`. Returns the positions of tasks that
 -- exist already; place, id, ... of tasks to add to `waiting`, and their partitions; the number of added tasks; and the
 -- last arrival. Returns only the reason when the call is refused.
