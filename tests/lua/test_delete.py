@@ -1,5 +1,7 @@
 """delete: acknowledges an outstanding reservation by id alone."""
 
+import pytest
+
 from jobrunner.broker.calls import tasks
 
 
@@ -15,6 +17,26 @@ def test_a_reserved_task_is_removed_for_good(mail):
     assert mail.hash("a") == {}
     assert mail.ids("pending") == mail.ids("leases") == []
     assert mail.totals() == {"enqueued": 1, "succeeded": 1}
+    assert mail.commit(attempt) == ["gone"]
+
+
+@pytest.mark.parametrize("damage", [None, b"no hash"])
+def test_a_task_without_a_readable_hash_frees_its_place_at_once(mail, damage):
+    """It was pending until its lease ended."""
+    mail.configure(max_inflight=1, key_inflight=1)
+    attempt = mail.lease("a", key="k")
+    mail.enqueue("next", key="k")
+    mail.raw.delete(mail.keys.task("a"))
+    if damage:
+        mail.raw.set(mail.keys.task("a"), damage)
+    mail.wakes()
+
+    assert deleted(mail, "a") == "gone"
+
+    assert mail.ids("pending") == mail.ids("leases") == []
+    assert mail.totals() == {"enqueued": 2, "orphaned": 1}
+    assert mail.wakes()
+    assert [one.id for one in mail.reserve()] == ["next"]
     assert mail.commit(attempt) == ["gone"]
 
 

@@ -252,9 +252,13 @@ def test_a_hash_that_was_deleted_meanwhile_has_no_children(lines):
     raw, left, _ = lines
     attempt = raw.lease("a")
     raw.raw.delete(raw.keys.task("a"))
+    raw.configure(max_inflight=1)
+    raw.wakes()
 
     assert spread(raw, attempt, child(left, "a1")) == "gone"
-    assert left.ids("waiting") == []
+    assert left.ids("waiting") == raw.ids("pending") == raw.ids("leases") == []
+    assert raw.totals() == {"enqueued": 1, "orphaned": 1}
+    assert raw.wakes()
 
 
 def test_many_children_go_through(lines):

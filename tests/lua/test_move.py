@@ -186,6 +186,37 @@ def test_a_hash_that_was_deleted_meanwhile_does_not_come_back(ends):
     assert not raw.raw.exists(raw.keys.task("a"))
 
 
+@pytest.mark.parametrize("damage", [None, b"no hash"])
+def test_a_task_without_a_readable_hash_frees_its_place_at_once(ends, damage):
+    """It was pending until its lease ended: a limit of the queue, and of its partition, counted it."""
+    raw, clean = ends
+    raw.configure(max_inflight=2, key_inflight=1)
+    lost, kept = raw.lease("a", key="k"), raw.lease("b", key="other")
+    raw.enqueue("next", key="k")
+    raw.raw.delete(raw.keys.task("a"))
+    if damage:
+        raw.raw.set(raw.keys.task("a"), damage)
+    raw.wakes()
+
+    assert moved(raw, clean, lost) == "gone"
+
+    assert (raw.ids("pending"), raw.ids("leases")) == (["b"], ["b"])
+    assert (raw.raw.exists(raw.keys.task("a")), raw.totals()["orphaned"]) == (0, 1)
+    assert (clean.totals(), clean.wakes(), raw.wakes()) == ({}, False, True)
+    assert [one.id for one in raw.reserve()] == ["next"]
+    assert moved(raw, clean, kept) == "ok"
+
+
+def test_of_several_reports_the_others_are_carried_out(ends):
+    raw, clean = ends
+    held = [raw.lease(name) for name in "abc"]
+    raw.raw.delete(raw.keys.task("b"))
+    assert raw.run(leases.move(raw.keys, clean.keys, [report(one) for one in held])) == ["ok", "gone", "ok"]
+    assert (raw.ids("pending"), clean.ids("waiting")) == ([], ["a", "c"])
+    assert raw.totals() == {"enqueued": 3, "moved_out": 2, "orphaned": 1}
+    assert clean.totals() == {"moved_in": 2}
+
+
 def test_a_server_that_is_full_takes_the_report(ends):
     """A pipeline that had filled its server could not drain: no item came to the sink, whose ends free memory."""
     raw, clean = ends
@@ -251,7 +282,7 @@ def test_each_report_of_a_batch_has_its_own_verdict_and_fields(ends, clock):
     assert (clean.hash("set")["payload"], clean.hash("plain")["payload"]) == (b"1", b"{}")
     assert "headers" not in clean.hash("plain")
     assert clean.hash("later")["priority"] == b"2"
-    assert sorted(raw.ids("pending")) == ["gone", "lost"]
+    assert sorted(raw.ids("pending")) == ["lost"]
     assert clean.totals() == {"moved_in": 3}
 
 

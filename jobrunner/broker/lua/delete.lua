@@ -9,8 +9,9 @@ local now_ms, tasks, id = unpack(ARGV)
 local now = read_clock(now_ms)
 local key = tasks .. id
 local task = redis.pcall('HMGET', key, 'id', 'then', 'type')
-if task.err or not task[1] or is_finished(key) then return 'gone' end
 local lease_end = redis.call('ZSCORE', pending, id)
+if lease_end and (task.err or not task[1]) then return drop_leased(id) end
+if task.err or not task[1] or is_finished(key) then return 'gone' end
 if not lease_end or tonumber(lease_end) <= now then return 'not_reserved' end
 retire({id}, {task[3]}, now, read_history())
 redis.call('ZREM', pending, id)

@@ -19,7 +19,7 @@ local now = read_clock(now_ms)
 local refused = check_leases({id}, {lease}, now, queue)
 if refused[1] then return refused[1] end
 local parent = redis.pcall('HMGET', tasks .. id, 'id', 'hops', 'priority', 'key', 'type')
-if parent.err or not parent[1] then return 'gone' end
+if parent.err or not parent[1] then return drop_leased(id) end
 local hops = (number(parent[2]) or 0) + 1
 if tonumber(max_hops) > 0 and hops > tonumber(max_hops) then return 'hops' end
 

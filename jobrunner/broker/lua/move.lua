@@ -25,19 +25,17 @@ local last = tonumber(redis.call('GET', to_arrival)) or 0
 local words, ENDING = {'HSET', '', 'queue', to_queue, 'more', 1, 'retry_count', 0, 'place', 0, 'priority', 0,
   'hops', 0, 'total_attempts', 0}, {'error', 'expiries', 'expires_in_ms', 'unknown_since'}
 if to_queue == queue then words[17], words[18] = 'expires_in_ms', 'never' end  -- it has begun here
-local fixed, moved, ready = #words, {}, {}
-
+local fixed, moved, ended, ready = #words, 0, {}, {}
 local function move_one(id, at)
-  if #moved >= capacity then return 'full' end
+  if moved >= capacity then return 'full' end
   local key = tasks .. id
   local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'total_attempts', 'hops', 'priority', unpack(ENDING))
-  if task.err or not task[1] then return 'gone' end
+  if task.err or not task[1] then return drop_damaged(id) or 'gone' end
   local hops = (number(task[4]) or 0) + 1
   if hops > most_hops then return 'hops' end
   local priority, own = ARGV[at + 2] ~= '' and ARGV[at + 2] or task[5] or '1', tonumber(ARGV[at + 4])
   for n = 1, own do words[fixed + n] = ARGV[at + 4 + n] end
-  words[2], words[12], words[14] = key, priority, hops
-  words[16] = (number(task[3]) or 0) + (number(task[2]) or 0) + 1
+  words[2], words[12], words[14], words[16] = key, priority, hops, (number(task[3]) or 0) + (number(task[2]) or 0) + 1
   local due = now + ARGV[at + 3]
   if due > now then
     due = slot_at(to_scheduled, due)
@@ -50,21 +48,23 @@ local function move_one(id, at)
   end
   if task[6] or task[7] or task[8] or task[9] then redis.call('HDEL', key, 'suspect', unpack(ENDING)) end
   redis.call(unpack(words, 1, fixed + own))
+  moved = moved + 1
   return 'ok'
 end
-
 for _, n in ipairs(live) do
   verdicts[n] = move_one(ids[n], starts[n])
-  if verdicts[n] == 'ok' then moved[#moved + 1] = n end
+  if verdicts[n] == 'ok' or verdicts[n] == 'gone' then ended[#ended + 1] = n end
 end
-if #moved == 0 then return verdicts end
+if #ended == 0 then return verdicts end
 if #ready > 0 then
   redis.call('SET', to_arrival, exact(last))
   add_waiting(to_waiting, ready, partitioning)
 end
-redis.call('HINCRBY', to_counters, 'moved_in', #moved)
-redis.call('HINCRBY', counters, 'moved_out', #moved)
-end_leases(ids, moved)
+if moved > 0 then
+  redis.call('HINCRBY', to_counters, 'moved_in', moved)
+  redis.call('HINCRBY', counters, 'moved_out', moved)
+  notify_worker(to_wake)
+end
+end_leases(ids, ended)
 notify_worker_if_limited(wake)
-notify_worker(to_wake)
 return verdicts

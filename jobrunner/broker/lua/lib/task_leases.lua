@@ -102,3 +102,11 @@ local function end_leases(ids, live, is_limited)
   call_sliced('ZREM', leases, ended)
   if is_limited ~= false then free_partitions(ended) end
 end
+
+-- Drops a task under a lease whose hash cannot be read, and its lease, which would else count until it ends.
+local function drop_leased(id)
+  drop_damaged(id)
+  end_leases({id}, {1})
+  notify_worker_if_limited(wake)
+  return 'gone'
+end
