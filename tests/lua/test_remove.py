@@ -40,6 +40,25 @@ def test_a_task_that_a_worker_has_stays(mail):
     assert mail.snapshot() == before
 
 
+def test_a_lease_that_ended_does_not_protect_its_task(mail, clock):
+    """It was refused as reserved, until a worker asked the queue, although cancel took it."""
+    mail.configure(key_inflight=1, keepalive_ms=1000)
+    late = mail.lease("late", key="k", then=b"join:x")
+    mail.raw.hset(mail.keys.settings, "keepalive_ms", 1001)
+    held = mail.lease("held", key="other")
+    clock.advance(1000)
+    mail.enqueue("next", key="k")
+
+    assert mail.run(tasks.remove(mail.keys, ["late", "held"])) == ["ok", "reserved"]
+
+    assert (mail.ids("pending"), mail.ids("leases"), mail.hash("late")) == (["held"], ["held"], {})
+    assert mail.totals() == {"enqueued": 3, "purged": 1}
+    assert mail.raw.hgetall(mail.keys.outbox) == {b"cancelled:join:x": b""}
+    assert mail.commit(late) == ["gone"]
+    assert [one.id for one in mail.reserve()] == ["next"]
+    assert mail.commit(held) == ["ok"]
+
+
 def test_what_is_left_of_a_damaged_dead_task_goes_too(mail):
     mail.fail(mail.lease("dead"), fate="dead")
     mail.raw.set(mail.keys.task("dead"), "damage")
