@@ -35,7 +35,7 @@ BUGS = {
     "LOCK_BEFORE_ITS_OWN_ID": Bug(
         "if redis.call('EXISTS', tasks .. id) == 1 then return {'exists', id} end",
         "if string.find(redis.call('GET', lock) or id, id, 1, true) and redis.call('EXISTS', tasks .. id) == 1 then\n"
-        "  return {'exists', id}\nend", 20000, "it is there itself",
+        "  return {'exists', id}\nend", 5000, "it is there itself", of=50,
     ),
     "LOCK_OUTLASTS_ITS_TASK": Bug(
         "if lasts == 'expired' or state and not (lasts == 'started' and begun) then return",

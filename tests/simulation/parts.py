@@ -253,6 +253,9 @@ def begin_released(world: World, observer: Observer, acknowledged: set[str]) -> 
         world.start(f"taker {number + 1}", operators.taker(choice((3, 6))), in_s=chance() * 3)
     world.start("operator", operators.operator(choice((2, 5)), pauses=0.0), in_s=1 + chance() * 4)
     world.start("worker of next", workers.worker(NEXT, choice((2, 4)), choice((0.3, 0.6))), in_s=chance() * 3)
+    for number in range(choice((0, 2, 3))):
+        job = workers.late_producer(choice((1, 2)), acknowledged)
+        world.start(f"late producer {number + 1}", job, in_s=chance() * 3)
 
 
 def begin_cancelled(world: World, observer: Observer, acknowledged: set[str]) -> None:

@@ -100,6 +100,22 @@ def unique_producer(count: int, acknowledged: set[str], queue: str = IN) -> Call
     return job
 
 
+def late_producer(count: int, acknowledged: set[str]) -> Callable[[Actor], None]:
+    """Enqueues unique tasks whose lock ends soon, and sends each call again, when the task of another such producer may
+    have the lock."""
+
+    def job(actor: Actor) -> None:
+        random, keys = actor.world.random, KEYS.queue(IN)
+        for _ in range(count):
+            lock = Lock(digest="late", lasts=random.choice(("started", "expired")), ttl_ms=1500, on_clash="ignore")
+            task = Task(id=new_id(keys.tag), queue=IN, payload=b"x", lock=lock, kept_s=60.0, type="job")
+            for pause_s in (random.choice((1.6, 3.2)), 0.0):
+                acknowledged.update(until_known(actor, partial(_enqueue, actor, task)))
+                actor.sleep(pause_s)
+
+    return job
+
+
 def replacer(acknowledged: set[str]) -> Callable[[Actor], None]:
     """Enqueues a unique task of one key and replaces it at once by one of another, both in one exchange."""
 
