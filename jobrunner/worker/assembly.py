@@ -14,7 +14,6 @@ from jobrunner.broker.notifier import Notifier
 from jobrunner.broker.resp import Arg
 from jobrunner.client.client import Client, broker_of, encryption_of, endpoint_of, keys_of, middleware_of
 from jobrunner.client.current import within
-from jobrunner.clock import unix_ms
 from jobrunner.coordinator.coordinator import Coordinator, LeaderTimes
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.coordinator.maintenance import OwnQueues
@@ -256,7 +255,6 @@ class Assembly:
             "id": self._worker_id,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "started": unix_ms(),
             "queues": ",".join(queues),
             "concurrency": self._settings.concurrency,
             "executor": self._settings.executor,

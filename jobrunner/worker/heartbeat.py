@@ -19,6 +19,7 @@ from jobrunner.broker.resp import Arg
 from jobrunner.client.client import Client, encryption_of, keys_of, redaction_of
 from jobrunner.client.records import TOO_MANY
 from jobrunner.clock import perf_counter, unix_ms
+from jobrunner.formatting import duration
 from jobrunner.jobs.batch_driver import CurrentBatch
 from jobrunner.jobs.build import published
 from jobrunner.jobs.registry import JobDefinition, all_jobs
@@ -33,6 +34,9 @@ from jobrunner.worker.worker_state import WorkerState
 _MOST_RUNNING = 50
 """The most attempts in the record of a worker; their total is a field of its own."""
 _LONGEST_NAMES = 4096
+_NEAR_MS = 2000.0
+"""A difference of the clocks that is not corrected: the start of a worker would move with every heartbeat."""
+_SYNCHRONISE = "synchronise both (NTP): at=… in its jobs, and the times of its log, are off"
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -40,7 +44,8 @@ class Commands:
     """The content of the heartbeat: `describe` returns the record to send, `obey` takes the commands in its reply.
 
     `identity` are the fields of the record that never change; `observe` returns fields that other components know, from
-    the running attempts.
+    the running attempts. `skew_ms` is how far the server's clock is ahead of this machine's: all instants in the record
+    are the server's, as its readers compare them with its clock and with each other's.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class Commands:
         self._drivers = drivers
         self._observe = observe
         self._identity = identity
+        self._started_ms = unix_ms()
+        self.skew_ms = 0
         self._resting = threading.Lock()
 
     def describe(self) -> dict[str, Arg]:
@@ -61,6 +68,7 @@ class Commands:
         begun = [attempt for attempt in held if attempt.began_s and attempt.run_s < 0]
         return {
             **self._identity,
+            "started": self._started_ms + self.skew_ms,
             "in_hand": self._fetcher.in_hand + self._drivers.in_hand,
             "finished": self._fetcher.finished_total,
             "quiet": int(self._state.is_quiet),
@@ -69,8 +77,8 @@ class Commands:
             "memory": resident_bytes(),
             "executing": len(begun),
             "fetched": sum(not attempt.began_s for attempt in held),
-            "running": _running(begun, self._drivers.running),
-            "at": unix_ms(),
+            "running": _running(begun, self._drivers.running, self.skew_ms),
+            "at": unix_ms() + self.skew_ms,
             "types": _known_types(),
             **self._observe(begun),
         }
@@ -165,6 +173,7 @@ class Heartbeat:
         self._commands = commands
         self._hidden = HiddenNames(client)
         self._has_started = False
+        self._is_skewed = False
         self._periodics: list[JobDefinition] = []
         self._published: dict[str, bytes] = {}
         """The definitions of the periodic jobs, made once: code of the program may compute a default."""
@@ -173,6 +182,9 @@ class Heartbeat:
         """Sends one heartbeat; returns the seconds to the next."""
         ttl_ms = round(self._registration.every_s * 3000)
         worker_id, queues = self._registration.worker_id, self._registration.queues
+        asked_ms, clock = unix_ms(), server_calls.server_time(self._keys.workers)
+        if not self._has_started:
+            self._compare_clocks(asked_ms, self._broker.run(clock))
         periodics = [job for job in all_jobs() if job.periodic is not None]
         calls: list[Call[Any]] = [
             register_queues(self._keys, sorted(queues.union(job.options.queue for job in periodics))),
@@ -190,9 +202,12 @@ class Heartbeat:
                 events.note(self._keys, "worker_started", queues=",".join(sorted(queues)), worker=worker_id, **known)
             )
             if self._registration.release:
-                calls += events.note_release(self._keys, self._registration.release, unix_ms())
+                now_ms = unix_ms() + self._commands.skew_ms
+                calls += events.note_release(self._keys, self._registration.release, now_ms)
         asking = [one.asking() for one in self._listeners]
-        is_empty, told, *rest = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        asked_ms = unix_ms()
+        server_ms, is_empty, told, *rest = self._broker.run_many([clock, *calls, *chain.from_iterable(asking)])
+        self._compare_clocks(asked_ms, server_ms)
         if is_empty and self._has_started:
             _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
         replies = iter(rest[len(rest) - sum(map(len, asking)) :])
@@ -204,22 +219,38 @@ class Heartbeat:
         self._has_started = True
         return 0.0 if is_changed else self._registration.every_s
 
+    def _compare_clocks(self, asked_ms: float, server_ms: float) -> None:
+        """Takes the difference of the clocks, from the server's at some moment since `asked_ms`, unless it is small."""
+        now_ms = unix_ms()
+        is_near = asked_ms - _NEAR_MS < server_ms < now_ms + _NEAR_MS
+        self._commands.skew_ms = 0 if is_near else round(server_ms - now_ms)
+        if self._is_skewed != (not is_near):
+            self._is_skewed = not is_near
+            if is_near:
+                _log.info("the clock of this machine is that of the server again")
+            else:
+                ahead_s = (now_ms - server_ms) / 1000
+                how = f"{duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
+                _log.warning("the clock of this machine is not that of the server", clock=how, hint=_SYNCHRONISE)
+
     def retire(self) -> None:
         """Removes the worker from the list of workers."""
         stopped = events.note(self._keys, "worker_stopped", worker=self._registration.worker_id)
         self._broker.run_many([*leader_calls.retire(self._keys, self._registration.worker_id), stopped])
 
 
-def _running(begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = ()) -> bytes:
+def _running(
+    begun: Iterable[Attempt], batches: Iterable[tuple[str, CurrentBatch]] = (), skew_ms: int = 0
+) -> bytes:
     """JSON of the drivers' batches, with their queues, and of the running attempts, longest running first, at most 50.
 
     Each entry is [queue, id, job, number of the attempt, start in Unix ms, number of items of a batch], and for an
     attempt its lease number.
     """
     longest = sorted(begun, key=lambda attempt: attempt.began_s)[:_MOST_RUNNING]
-    ahead_ms = unix_ms() - perf_counter() * 1000
+    ahead_ms = unix_ms() + skew_ms - perf_counter() * 1000
     found: list[tuple[object, ...]] = [
-        (queue, batch.id, "", batch.attempt, round(batch.began_ms), batch.items) for queue, batch in batches
+        (queue, batch.id, "", batch.attempt, round(batch.began_ms + skew_ms), batch.items) for queue, batch in batches
     ]
     return msgspec.json.encode(
         found[:_MOST_RUNNING]

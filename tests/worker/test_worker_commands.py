@@ -10,8 +10,11 @@ import structlog.testing
 
 from jobrunner import Client, Worker
 from jobrunner.attempt import Attempt
+from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.client.client import broker_of, keys_of
+from jobrunner.clock import unix_ms
+from jobrunner.worker import heartbeat
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
 from tests.worker.test_work import gated, gates
@@ -41,6 +44,30 @@ def test_a_worker_says_what_it_runs_and_how_much_memory_it_takes(start: Start, c
     assert record.memory > 2**20
     assert (record.executing, record.fetched, attempt.lease != "") == (1, 0, True)
     assert record.at is not None
+
+
+def test_a_worker_whose_clock_is_wrong_says_so_and_reports_times_of_the_server(
+    start: Start, current: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had started "in 59 min", as had its tasks, and its release came after the failures that it caused."""
+    ahead_ms = [3_600_000]
+    monkeypatch.setattr(heartbeat, "unix_ms", lambda: unix_ms() + ahead_ms[0])
+    with structlog.testing.capture_logs() as logs:
+        start(queues=["w"], heartbeat=0.05, release="1.4.2")
+        gated.enqueue(name="long")
+        (record,) = wait_for(lambda: [one for one in current.workers() if one.running])
+        since = broker_of(current).run(events.releases(keys_of(current), since_ms=0))
+        ahead_ms[0] = 0
+        wait_for(lambda: [one for one in logs if "that of the server again" in one["event"]])
+        (later,) = current.workers()
+
+    now_s = unix_ms() / 1000
+    for instant in (record.started, record.at, record.running[0].began, later.started):
+        assert instant is not None
+        assert abs(instant.timestamp() - now_s) < 60
+    assert abs(since["1.4.2"] / 1000 - now_s) < 60
+    (warned,) = [one for one in logs if "is not that of the server" in one["event"]]
+    assert warned["clock"] == "1 h ahead"
 
 
 def test_a_worker_tells_what_runs_from_what_it_has_fetched(start: Start, current: Client) -> None:

@@ -107,9 +107,9 @@ def fsync_policy() -> Call[str]:
     return command("CONFIG", "GET", "appendfsync", read=_weakest, everywhere=True)
 
 
-def server_time() -> Call[float]:
-    """The server's clock, Unix ms, as scripts compute it."""
-    return command("TIME", read=_time)
+def server_time(key: bytes | None = None) -> Call[float]:
+    """The server's clock, Unix ms, as scripts compute it; of a cluster that of the node that has the key."""
+    return Call(read=_time, words=("TIME",), keys=() if key is None else (key,))
 
 
 def earliest_time() -> Call[float]:
