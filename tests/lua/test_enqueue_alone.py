@@ -68,7 +68,7 @@ def test_a_task_alone_that_is_sent_again_is_known_by_its_note_or_by_its_id(mail)
 
 @pytest.mark.parametrize(("past_ms", "place"), [(0.0, 512), (0.75, 896), (0.001, 512), (0.0025, 513), (0.999, 1023)])
 def test_its_place_is_in_the_second_half_of_its_millisecond(known, clock, past_ms, place):
-    """And there at the share of the millisecond that is over: so one that arrives later is behind it without a look."""
+    """Where in that half, the clock decides: so a later task mostly has a later place."""
     clock.set(1_700_000_000_001 + past_ms)
     known.enqueue("a")
 
