@@ -3,7 +3,7 @@
 A plain folder has no commit of several changes at once. So a merge has these steps; if the process dies in a step, the
 next run repeats the step:
 
-1. the merged folder is written below `_jobrunner/merging`, which readers skip;
+1. the merged folder is written below `_jobrunner/merging`, which readers skip, and forced to the disk;
 2. the merge is proposed, the sources are compared with the files that were read, and the merge is decided by a rename
    (see `Merges`): a decided merge is carried out to the end, by this process or a later one;
 3. the switch: a folder with a file that no reader accepts is put in place, the sources are renamed to hidden names, the
@@ -32,7 +32,17 @@ from typing import TYPE_CHECKING
 from jobrunner.clock import monotonic, sleep, unix_ms
 from jobrunner.errors import InvalidOption, JobrunnerError, SparkMissing
 from jobrunner.formatting import install_command
-from jobrunner.spark.station.merges import DECIDED, DONE, PROPOSED, SWITCH_LOCK, Merge, Merges, name_at, time_of
+from jobrunner.spark.station.merges import (
+    DECIDED,
+    DONE,
+    MERGES,
+    PROPOSED,
+    SWITCH_LOCK,
+    Merge,
+    Merges,
+    name_at,
+    time_of,
+)
 from jobrunner.spark.station.sink_folders import LocalFolders, as_id, folder_of
 
 if TYPE_CHECKING:
@@ -235,7 +245,10 @@ class _Compaction:
                 damaged = [error]
         batches = self._batches(group)
         merge = Merge(name, tuple(one.name for one in group), tuple(batches), tuple(batches.values()))
+        self._sync(name)
         self._merges.propose(merge)
+        with suppress(FileNotFoundError):  # an attempt at one of its batches removed it
+            self._folders.sync(merge.path(PROPOSED))
         with self._folders.locked(SWITCH_LOCK):
             is_same = all(self._read(one.name) == one for one in group)
             is_decided = is_same and self._merges.decide(merge)
@@ -245,6 +258,13 @@ class _Compaction:
             return group, written
         self._folders.remove(merge.path(PROPOSED))
         return self._give_up(group, name), 0
+
+    def _sync(self, name: str) -> None:
+        """Forces the merged files to the disk, as the sources, which are there for long, are deleted: a power cut would
+        leave neither."""
+        merged = self._path / MERGING / name
+        for at in (*merged.rglob("*"), merged, merged.parent):
+            self._folders.sync(str(at.relative_to(self._path)))
 
     def _without(self, group: Sequence[_Source], damaged: "Sequence[UnreadableFile]") -> Sequence[_Source]:
         """The group without the folders that have unreadable files. `_skipped` gets each folder with its first such
@@ -301,6 +321,7 @@ class _Compaction:
 def _switch(path: Path, folders: LocalFolders, merges: Merges, merge: Merge) -> None:
     """Carries out a decided merge, from any step on that a dead process reached."""
     hidden = f"_removed-{merge.name}@{secrets.token_hex(4)}"
+    folders.sync(MERGES)  # the decision comes before what it decides, also on the disk
     folders.write(f"{_SWITCH}/{merge.name}/{IN_THE_WAY}.parquet", _WORDS)
     (path / hidden).mkdir(exist_ok=True)
     if not folders.exists(IN_THE_WAY):
@@ -311,6 +332,7 @@ def _switch(path: Path, folders: LocalFolders, merges: Merges, merge: Merge) -> 
     folders.move(f"{MERGING}/{merge.name}", folder_of(merge.name))
     _wait_for_listings(folders)
     folders.remove(IN_THE_WAY)
+    folders.sync("")
     folders.move(merge.path(DECIDED), merge.path(DONE))
     for name in (hidden, f"{_SWITCH}/{merge.name}"):
         folders.remove(name)

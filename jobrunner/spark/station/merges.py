@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from jobrunner.errors import FolderError
 from jobrunner.spark.station.sink_folders import Folders
 
 MERGES = "_jobrunner/merges"
@@ -48,6 +49,14 @@ def time_of(name: str) -> int | None:
     return int(found["time"], 16) >> 16 if found else None
 
 
+def _parsed(content: bytes) -> Merge:
+    words = json.loads(content)
+    batches = tuple(words["batches"])
+    # Older versions recorded no times; the name begins with the time of the merge itself.
+    times = tuple(words.get("merged_ms") or [time_of(words["name"])] * len(batches))
+    return Merge(words["name"], tuple(words["sources"]), batches, times)
+
+
 class Merges:
     """The merges below one root."""
 
@@ -55,17 +64,22 @@ class Merges:
         self._folders = folders
 
     def all(self, *states: str) -> list[Merge]:
-        """The merges in one of these states."""
+        """The merges in one of these states. Raises FolderError for a damaged one that is decided."""
         found = []
         for file in self._folders.names(MERGES):
             name, _, state = file.rpartition(".")
             content = self._folders.read(f"{MERGES}/{file}") if state in states and not name.startswith(".") else None
-            if content is not None:  # otherwise its state changes at this moment; a decided merge stays readable
-                words = json.loads(content)
-                batches = tuple(words["batches"])
-                # Older versions recorded no times; the name begins with the time of the merge itself.
-                times = tuple(words.get("merged_ms") or [time_of(words["name"])] * len(batches))
-                found.append(Merge(words["name"], tuple(words["sources"]), batches, times))
+            if content is None:  # its state changes at this moment; a decided merge stays readable
+                continue
+            try:
+                found.append(_parsed(content))
+            except ValueError as error:  # cut off by a power cut
+                if state != PROPOSED:
+                    raise FolderError(
+                        f"{self._folders.shown(f'{MERGES}/{file}')} is damaged: it named the batches whose rows a "
+                        "compaction merged, and which would be written again: restore it from a copy"
+                    ) from error
+                self._folders.remove(f"{MERGES}/{file}")  # nobody decides it any more
         return found
 
     def propose(self, merge: Merge) -> None:

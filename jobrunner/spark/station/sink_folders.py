@@ -65,6 +65,9 @@ class Folders(Protocol):
     def remove(self, name: str) -> None:
         """Removes a folder with all that is in it, or a file; nothing happens when there is none."""
 
+    def shown(self, name: str) -> str:
+        """The whole path or URL of a folder or file, for an error."""
+
     def rename(self, name: str, to: str) -> None:
         """Renames a folder or file. Raises FolderError, with the same text for each batch, or OSError."""
 
@@ -133,6 +136,9 @@ class HadoopFolders:
     def remove(self, name: str) -> None:
         self._system.delete(self._at(name), True)
 
+    def shown(self, name: str) -> str:
+        return str(self._at(name).toString())
+
     def rename(self, name: str, to: str) -> None:
         if not self._system.rename(self._at(name), self._at(to)):
             raise FolderError(
@@ -196,6 +202,20 @@ class LocalFolders:
         at = self._root / name
         with suppress(FileNotFoundError):
             shutil.rmtree(at) if at.is_dir() else at.unlink()
+
+    def shown(self, name: str) -> str:
+        return str(self._root / name)
+
+    def sync(self, name: str) -> None:
+        """Forces a file, or the names in a folder, to the disk. Raises OSError for a file that the disk does not take.
+        """
+        at = self._root / name
+        opened = os.open(at, os.O_RDONLY)
+        try:
+            with suppress(OSError) if at.is_dir() else nullcontext():  # not every file system does it for a folder
+                os.fsync(opened)
+        finally:
+            os.close(opened)
 
     def rename(self, name: str, to: str) -> None:
         try:

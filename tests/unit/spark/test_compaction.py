@@ -6,11 +6,12 @@ The loop of real kills is slow: `-m slow -k killed`.
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from socket import gethostname
 from unittest.mock import Mock
@@ -27,7 +28,7 @@ from jobrunner.spark.compaction.batch_folders import IN_THE_WAY
 from jobrunner.spark.lake.write import micro_batch
 from jobrunner.spark.station import sink_folders
 from jobrunner.spark.station.exactly_once import write_folder
-from jobrunner.spark.station.merges import SWITCH_LOCK
+from jobrunner.spark.station.merges import MERGES, PROPOSED, SWITCH_LOCK, name_at
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders
 
@@ -319,6 +320,64 @@ def test_a_process_that_dies_at_any_step_leaves_each_row_once_for_the_next_run(t
         return step
 
     at_every_step(scenario, tmp_path)
+
+
+@pytest.fixture
+def power_cut(monkeypatch):
+    """power_cut(root, before): files later than `before` that no sync forced to the disk become empty."""
+    synced, fsync = set(), os.fsync
+
+    def recorded(opened):
+        synced.add(os.fstat(opened).st_ino)
+        fsync(opened)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+
+    def cut(root, before):
+        for one in root.rglob("*"):
+            if one.is_file() and one.stat().st_ino not in synced | before:
+                one.write_bytes(b"")
+
+    return cut
+
+
+def inodes(root):
+    return {one.stat().st_ino for one in root.rglob("*")}
+
+
+def test_a_power_cut_at_any_step_leaves_each_row_once_for_the_next_run(tmp_path, at_each_step, power_cut):
+    def scenario(root, ids, n):
+        before, step = inodes(root), Nth(n, die)
+        at_each_step(step)
+        with suppress(Killed):
+            run(root)
+        at_each_step(None)
+        power_cut(root, before)
+        write(root, "b0", ["0.0", "0.1"], epoch=2)
+        run(root)
+        assert read(files_in(root)) == ids, n
+        return step
+
+    at_every_step(scenario, tmp_path)
+
+
+def test_a_damaged_record_of_a_merge_is_named_and_one_of_a_proposal_counts_as_none(batches, cli):
+    root, ids = batches
+    proposal = root / MERGES / f"{name_at(unix_ms())}.{PROPOSED}"
+    proposal.parent.mkdir(parents=True)
+    proposal.write_bytes(b"")
+    write(root, "b0", [f"0.{m}" for m in range(7)], epoch=2)
+    assert not proposal.exists()
+    run(root)
+
+    [done] = (root / MERGES).iterdir()
+    done.write_bytes(done.read_bytes()[:9])
+    told = f"{done} is damaged: it named the batches whose rows a compaction merged"
+    with pytest.raises(FolderError, match=re.escape(told)):
+        write(root, "b0", [f"0.{m}" for m in range(7)], epoch=3)
+    ended = cli("spark", "compact", str(root), "--older-than", "0")
+    assert told in ended.line
+    assert read(files_in(root)) == ids
 
 
 def readers_view(root, before, ids):
