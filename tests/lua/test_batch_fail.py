@@ -57,6 +57,8 @@ def test_a_part_that_is_split_again_is_forgotten_after_a_day(mail):
     assert 86_000_000 < mail.raw.pttl(key) <= 86_400_000
     assert mail.raw.pttl(mail.keys.batch + b"b") == -1, "its parts need the root"
     assert mail.raw.hget(key + b".p1of8", "queue") == b"mail"
+    root = mail.raw.hmget(mail.keys.batch + b"b", "size", "whole")
+    assert root == [None, b"32"], "version 0.1.0 takes parts of a root with a size for halves"
 
 
 @pytest.mark.parametrize(("own", "tries"), [(1, 1), (3, 3), (None, 2)])

@@ -211,6 +211,7 @@ def test_a_task_that_is_not_kept_is_counted_and_not_dead(mail, setting):
         "2026-11-25T16:02:06Z is past for 10.0.0.7:6379 and a1b2c3",
         "a row of 7 letters, x12345y, or of 8, x123456y",
         " two\twords  and " + "x y " * 100,
+        "1" * 398 + " yx",
         "'",
     ],
 )
