@@ -214,7 +214,7 @@ def settle(shard, generation, limits, others, *, may_exceed=False, **fields):
     [
         (10, 10, 4, 4), (10, 5, 4, 3), (10, 20, 4, 4), (None, 10, None, 3), (10, 0, 4, 3), (10, 5, 9, 4),
         (None, 10, 5, 5),
-    ],  # fmt: skip
+    ],
 )
 def test_a_division_reduces_slices_in_proportion_but_not_below_what_is_used(shard, before, limit, slice_, left):
     there = begin(shard(1), slice_)
