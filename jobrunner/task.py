@@ -31,7 +31,8 @@ keep_ms             in a queue that keeps history: how long a finished task stay
 finished_at, outcome, result   for a finished task with a TTL; no outcome: succeeded; no result: None; no time: the
                     score in the index of history, else a minute (the default `result_ttl`) before the TTL ends
 attempts            for a task that was cancelled before it ran
-total_attempts, hops           lifetime counts across moves; a child of a task has the task's hops plus one
+total_attempts      attempts before `retry_count` began anew: with a move, a requeue, or a death in another queue
+hops                number of moves; a child of a task has the task's hops plus one
 cancel_requested               flag
 then, results, outcomes        for a task of a flow: joins to notify of its end; values passed to it (see join.py)
 flow                for a callback of a flow: the id of the flow (other tasks of the flow have it in the last of `then`)

@@ -113,6 +113,7 @@ class ModelQueue:
             del self.tasks[task.id]
 
     def requeue(self, task: ModelTask, now: int) -> None:
+        task.total_attempts += task.retry_count
         task.retry_count = task.expiries = 0
         self.join(task, now, now)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobrunner.broker.calls import leases, queues
+from jobrunner.broker.calls import leases, queues, tasks
 from jobrunner.errors import ServerRefused
 
 
@@ -163,6 +163,25 @@ def test_of_two_moves_of_one_lease_one_wins(ends):
     assert moved(raw, clean, attempt) == "ok"
     assert moved(raw, clean, attempt) == "lost"
     assert raw.commit(attempt) == ["lost"]
+
+
+def test_the_total_of_attempts_goes_on_in_a_dead_letter_queue(ends, clock):
+    raw, failed = ends
+    raw.configure(dead_letter_queue="orders/clean", max_attempts=2)
+    raw.fail(raw.lease("a"), error="boom")
+    clock.advance(1)
+    raw.reserve()
+    clock.advance(30_000)
+    assert raw.reserve() == []
+
+    (attempt,) = failed.reserve()
+    assert (attempt.number, failed.hash("a")["total_attempts"]) == (1, b"2")
+    failed.fail(attempt, fate="dead")
+    failed.run(tasks.requeue(failed.keys, ["a"]))
+    (attempt,) = failed.reserve()
+    assert (attempt.number, failed.hash("a")["total_attempts"]) == (1, b"3")
+    assert moved(failed, raw, attempt) == "ok"
+    assert raw.hash("a")["total_attempts"] == b"4"
 
 
 @pytest.mark.parametrize("damage", ["", "abc", "nan", "inf"])

@@ -41,6 +41,22 @@ def test_a_task_that_is_not_dead_keeps_its_payload(mail):
     assert mail.hash("a")["payload"] == b"old"
 
 
+def test_attempts_start_anew_and_the_total_goes_on(mail, clock):
+    """It was lost with each requeue, so a task that an operator revived each day showed one attempt."""
+    mail.enqueue("a", max_attempts=3)
+    for _ in range(3):
+        clock.advance(1)
+        mail.fail(*mail.reserve(), error="boom")
+    assert mail.ids("dead") == ["a"]
+    requeued(mail, "a")
+    assert (mail.hash("a")["retry_count"], mail.hash("a")["total_attempts"]) == (b"0", b"3")
+
+    mail.fail(*mail.reserve(), fate="dead", error="boom")
+    requeued(mail, "a")
+    assert (mail.hash("a")["retry_count"], mail.hash("a")["total_attempts"]) == (b"0", b"4")
+    assert mail.reserve()[0].number == 1
+
+
 def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     bury(mail, "a", expires_in_ms=50)
     mail.raw.hset(mail.keys.task("a"), mapping={"unknown_since": "1", "suspect": "1", "expiries": "1"})

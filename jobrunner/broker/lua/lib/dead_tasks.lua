@@ -33,15 +33,18 @@ local function record_death(id, reason, type, attempts, fate)
   if redis.call('RPUSH', deaths, table.concat(fields, '\t')) == 1 then redis.call('PEXPIRE', deaths, DEATHS_KEEP_MS) end
 end
 
--- Moves a dead task to the end of the dead letter queue, which has the same tag, with its counts at zero. Its death
--- ended requests to cancel it, and its hold on its lock: without the field `lock`, it has none that its state covers.
+-- Moves a dead task to the end of the dead letter queue, which has the same tag, with its counts at zero, but for that
+-- of all attempts. Its death ended requests to cancel it, and its hold on its lock: without the field `lock`, it has
+-- none that its state covers.
 local function dead_letter(id, now, reason, to, hops)
   local prefix = string.sub(tasks, 1, -6) .. string.gsub(to, '^.*/', '') .. ':'
   local priority = redis.call('HGET', tasks .. id, 'priority') or ''
+  local attempts = redis.call('HMGET', tasks .. id, 'retry_count', 'total_attempts')
   local set, score, place =
     position_for(prefix .. 'waiting', prefix .. 'scheduled', prefix .. 'arrival', priority, now, now)
   insert(set, score, id)
   redis.call('HSET', tasks .. id, 'queue', to, 'place', place, 'error', reason, 'retry_count', 0, 'hops', hops + 1,
+    'total_attempts', (number(attempts[2]) or 0) + (number(attempts[1]) or 0),
     'more', 1)
   redis.call('HDEL', tasks .. id, 'expiries', 'suspect', 'expires_in_ms', 'lock', 'cancel_requested', 'unknown_since')
   redis.call('HINCRBY', prefix .. 'counters', 'moved_in', 1)
