@@ -15,6 +15,8 @@ local key = tasks .. id
 local task = redis.pcall('HMGET', key, 'id', 'retry_count', 'then', 'type', 'group')
 local exists = not task.err and task[1]
 local lease_end = redis.call('ZSCORE', pending, id)
+check_sets(waiting, scheduled, dead, leases)
+if exists and task[3] then redis.call('HLEN', outbox) end
 write_even_when_full()
 if exists and lease_end and tonumber(lease_end) > now then
   redis.call('HSET', key, 'cancel_requested', 1, 'more', 1)

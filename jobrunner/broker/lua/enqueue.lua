@@ -28,9 +28,9 @@ if found == 0 or limits and not (limits[1] or limits[2] or limits[3] or limits[4
     last = arrived + STEP
     redis.call('SET', arrival, last)
   end
+  redis.call('ZADD', waiting, last, id)
   redis.call('HSET', tasks .. id, 'id', id, 'place', last, 'payload', ARGV[first + 1], 'enqueue_time', now,
     'retry_count', '0', unpack(ARGV, 6, first - 1))
-  redis.call('ZADD', waiting, last, id)
   redis.call('HINCRBY', counters, 'enqueued', 1)
   redis.call('ZADD', wake, 0, '1')
   if note and not arrived then redis.call('SET', note, '0', 'PX', SENT_KEEP_MS) end

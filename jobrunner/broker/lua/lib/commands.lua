@@ -30,6 +30,12 @@ local function write_even_when_full()
   redis.call('ZREM', pending, '')
 end
 
+-- Raises the error for a sorted set of another type before the first write of a script: no repair of the key would heal
+-- what a script leaves half done.
+local function check_sets(...)
+  for _, set in ipairs({...}) do redis.call('ZCARD', set) end
+end
+
 -- Deletes the rest of a task whose hash cannot be read although its id is in a set, and counts it. HMGET comes first
 -- because it raises when this user has no right to read, which is no damage, and must end the script.
 local function drop_damaged(id)

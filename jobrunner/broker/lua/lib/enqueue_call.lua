@@ -91,6 +91,7 @@ end
 
 -- Writes the hash of the only task of an enqueue, which is due at once, and adds it to `waiting`.
 local function add_one(first, id, now, place)
+  check_sets(waiting)
   redis.call('HSET', tasks .. id, 'id', id, 'place', place, 'payload', ARGV[first + 1], 'enqueue_time', now,
     'retry_count', '0', unpack(ARGV, 6, first - 1))
   if not partitioning then return redis.call('ZADD', waiting, place, id) end
@@ -102,6 +103,7 @@ end
 -- exist already; place, id, ... of tasks to add to `waiting`, and their partitions; the number of added tasks; and the
 -- last arrival. Returns only the reason when the call is refused.
 local function add_tasks(first, now, last, capacity)
+  check_sets(waiting, scheduled)
   local args = ARGV  -- a local is read faster than a global
   local keys, counts, total = read_tasks(args, first)
   local old, written = count_existing(keys), {}

@@ -72,10 +72,10 @@ local function end_time_of(key, done, id)
     or exact(math.floor(read_clock('')) + math.min(left - DEFAULT_RESULT_TTL_MS, 0))
 end
 
--- Publishes the end of a task when a client waits for it. The user may lack the right to the channel; a client without
--- a message polls the task. Returns whether a client waits.
+-- Publishes the end of a task when a client waits for it. The user may lack the right to the channel, or the set be
+-- damaged; a client without a message polls the task. Returns whether a client waits.
 local function notify_waiters(id, outcome)
-  if redis.call('ZREM', waiters, id) == 0 then return false end
+  if redis.pcall('ZREM', waiters, id) ~= 1 then return false end
   redis.pcall('PUBLISH', finished .. id, outcome)
   return true
 end

@@ -1,0 +1,71 @@
+"""A key of a wrong type: a call that needs it is refused and changes nothing, so all is well once the key is repaired."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from jobrunner.broker.calls import tasks
+from jobrunner.errors import ServerRefused
+
+
+@contextmanager
+def damaged(mail, name: str) -> Iterator[None]:
+    """A sorted set or hash of the queue, or of its tag, holds text; afterwards it is as it was."""
+    key = getattr(mail.keys, name)
+    before = mail.raw.dump(key)
+    mail.raw.set(key, "damage")
+    yield
+    mail.raw.delete(key)
+    if before is not None:
+        mail.raw.restore(key, 0, before)
+
+
+def put(mail, state):
+    if state == "dead":
+        mail.fail(mail.lease("a", then="1:j:0"), fate="dead")
+    else:
+        mail.enqueue("a", then="1:j:0", **({"delay_ms": 9000} if state == "scheduled" else {}))
+
+
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "dead"])
+@pytest.mark.parametrize("name", ["waiting", "scheduled", "pending", "dead", "leases", "outbox"])
+def test_a_task_that_cannot_be_cancelled_now_can_be_later(mail, state, name):
+    """It had left its set, and its hash stayed for ever."""
+    put(mail, state)
+    before = mail.snapshot()
+    with damaged(mail, name), pytest.raises(ServerRefused):
+        mail.run(tasks.cancel(mail.keys, "a", keep_ms=60_000))
+    assert mail.snapshot() == before
+    assert mail.run(tasks.cancel(mail.keys, "a", keep_ms=60_000)) == "posted"
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("options", [{}, {"priority": 2}, {"delay_ms": 9000}], ids=["plain", "priority", "later"])
+@pytest.mark.parametrize("setting", [{}, {"max_size": 9}, {"fair": 1}], ids=["", "max_size", "fair"])
+@pytest.mark.parametrize("ids", ["a", "ab"], ids=["alone", "two"])
+def test_an_id_whose_enqueue_was_refused_is_free(mail, ids, setting, options, is_known):
+    """Its hash was written, so the same id was said to exist, and never ran."""
+    if setting:
+        mail.configure(**setting)
+    if is_known:
+        mail.commit(mail.lease("before"))
+    name = "scheduled" if "delay_ms" in options else "waiting"
+    with damaged(mail, name), pytest.raises(ServerRefused):
+        mail.enqueue(*ids, **options)
+    assert not mail.raw.exists(mail.keys.task("a"))
+    assert mail.enqueue(*ids, **options) == [True] * len(ids)
+    assert mail.ids(name) == list(ids)
+
+
+def test_a_task_ends_while_the_set_of_those_who_wait_for_ends_is_damaged(mail, clock):
+    """One that died stayed under its lease: it ran again, and its id stayed in `dead` without a hash."""
+    died, done = mail.lease("died"), mail.lease("done")
+    mail.enqueue("cancelled")
+    with damaged(mail, "waiters"):
+        assert mail.fail(died, fate="dead") == ["dead"]
+        assert mail.commit(done, keep_ms=60_000) == ["ok"]
+        assert mail.run(tasks.cancel(mail.keys, "cancelled", keep_ms=60_000)) == "ok"
+    clock.advance(100_000)
+    assert mail.reserve() == []
+    assert (mail.ids("dead"), mail.ids("pending")) == (["died"], [])
