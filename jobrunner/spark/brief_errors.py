@@ -3,6 +3,9 @@
 Spark runs the data source in separate Python processes, and puts the traceback of an error into the message of Spark's
 own error. For an error that names an option, a column or the server, the traceback shows code of this package only.
 PySpark omits the traceback when an environment variable is set in the process, which ends with the error.
+
+An error that follows another one comes behind that one's message, which may imitate what follows. So errors of this
+package are raised without those before them, where the driver acts on their class.
 """
 
 import os
@@ -40,6 +43,14 @@ def brief_rows(rows: Iterator[T]) -> Iterator[T]:
     except JobrunnerError:
         _hide_traceback()
         raise
+
+
+def unchained(function: Callable[..., Iterator[T]], *arguments: object) -> Iterator[T]:
+    """The results of a generator on executors, whose errors of this package come without those that caused them."""
+    try:
+        yield from function(*arguments)
+    except JobrunnerError as error:
+        raise error from None
 
 
 def _hide_traceback() -> None:

@@ -3,10 +3,12 @@
 Spark wraps an error of a Python worker into a page of Python and Java. The informative part is the last line of the
 innermost Python traceback, or the first sentence of the engine's own error.
 
-Invariant: an outage, a lost lease or a dead engine never counts against the items of a batch.
+Invariants: an outage, a lost lease or a dead engine never counts against the items of a batch; and no value of an item,
+which errors quote, passes for one of these, or for an error of the code.
 """
 
 import re
+from contextlib import suppress
 from enum import StrEnum
 
 from pyspark import SparkContext
@@ -40,30 +42,27 @@ from jobrunner.errors import (
     TableError,
     UnsafeServer,
 )
+from jobrunner.spark.error_texts import at_start, python_error, texts_of_java
 from jobrunner.spark.executor_load import UNFIT
 from jobrunner.spark.running import is_classic, is_over, text_of, told_lines
 from jobrunner.spark.ui_names import job_names
 
 _LONGEST = 1000
-_TRACEBACK = "Traceback (most recent call last):"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
-_OURS = re.compile(r"(?:worker:\n|: )jobrunner\.errors\.(\w+: .*)")
-"""An error of the data source, which comes without a traceback."""
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Ids that Spark gives to columns, new in each plan. Removed, so that one error of the code is the same text for each
 batch."""
 _JAVA_CLASS = re.compile(r"(?:[\w$]+\.)+([\w$]+: )")
-_OF_A_VALUE = re.compile(
-    r"SparkException: \[(FAILED_EXECUTE_UDF|MALFORMED_RECORD_IN_PARSING|NOT_NULL_ASSERT_VIOLATION)\b"
-)
-"""Errors of an expression for a value (`from_json`, `parse_json`, a function in Java) without a class of their own."""
-_CANCELLED = "[SPARK_JOB_CANCELLED]"
+_OF_A_VALUE = at_start(r"\[(MALFORMED_RECORD_IN_PARSING|NOT_NULL_ASSERT_VIOLATION)\b")
+"""Errors of an expression for a value (`from_json`, `parse_json`) without a class of their own."""
+_OF_JAVA_FUNCTION = at_start(r"\[FAILED_EXECUTE_UDF\b")
+_CANCELLED = at_start(r"\[SPARK_JOB_CANCELLED\](?P<how>[^\n]*)")
 _BY_OTHERS = {
     "cancellation of all jobs": ", as all jobs of this Spark were: by cancelAllJobs(), a Ctrl-C or a stopped cell",
     "killed via the Web UI": " in Spark's web UI",
 }
 """Spark's message → how a user cancelled jobs, maybe those of other programs. Such an end says nothing about items."""
-_NOT_WRITTEN = "[TASK_WRITE_FAILED]"
+_NOT_WRITTEN = at_start(r"\[TASK_WRITE_FAILED\]")
 """The condition of a failed file write. Its message has only the folder; the reason is in the last cause in Java."""
 _CAUSED_BY = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 _FILE = re.compile(r"(?:\w+:)?/\S*/attempt_\w+/|/?part-\d+-[0-9a-f]{8}-\S*")
@@ -71,10 +70,10 @@ _FILE = re.compile(r"(?:\w+:)?/\S*/attempt_\w+/|/?part-\d+-[0-9a-f]{8}-\S*")
 _RPC = re.compile(r'of RPC that terminated with:\s.*?^\s*details = "(?P<why>.*?)"$', re.DOTALL | re.MULTILINE)
 """An error of gRPC, whose first line has no reason."""
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \([^()]*\) \([^()]*\): (?:[\w.$]+: )?(?P<why>.*)")
-_NO_PYTHON = re.compile(
-    r'Cannot run program "(?P<program>[^"\n]+)"[^:\n]*: (?P<why>[^\n]+)'
+_NO_PYTHON = at_start(
+    r'(?:Cannot run program "(?P<program>[^"\n]+)"[^:\n]*: (?P<why>[^\n]+)'
     r"|EOFException occurred while reading the port number from \S+ stdout"
-    r"|Bad data in \S+ standard output\. Invalid port number"
+    r"|Bad data in \S+ standard output\. Invalid port number)"
 )
 """Java's messages for a Python that it cannot run, that ends before it is ready for items, or that prints."""
 _BEFORE_ANY_ROW = (
@@ -98,16 +97,16 @@ _PASSING = re.compile(
 )
 """Python errors in a Spark task that may be over at the next attempt."""
 _SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_SESSION", "NO_ACTIVE_OR_DEFAULT_SESSION", "SESSION_NOT_SAME")
-_OF_SETTING = re.compile(r"\[(INVALID_CONF_VALUE|CODEC_NOT_AVAILABLE)\b")
+_OF_SETTING = at_start(r"\[(INVALID_CONF_VALUE|CODEC_NOT_AVAILABLE)\b")
 """Errors of a setting that Spark reads in a job, not at its start. The check that Spark is alive may need it, too."""
-_NO_SOURCE = "[DATA_SOURCE_NOT_FOUND]"
+_NO_SOURCE = at_start(r"\[DATA_SOURCE_NOT_FOUND\]")
 """The condition of a misspelt or missing format, in a Java error that PySpark does not convert."""
 _NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
 """Prefixes of errors, also of Spark tasks: executors write the files of a table, and may meet a full disk."""
-_NO_JAR = re.compile(
-    r"\b(ClassNotFoundException|NoClassDefFoundError|UnsupportedFileSystemException): "
-    r"|SQLException: No suitable driver\b"
-    r"|\bClass ([\w$]+\.)+[\w$]+ (was )?not found\b"
+_NO_JAR = at_start(
+    r"(?:(?:[\w$]+\.)+(ClassNotFoundException|NoClassDefFoundError|UnsupportedFileSystemException): "
+    r"|(?:[\w$]+\.)+SQLException: No suitable driver\b"
+    r"|Class ([\w$]+\.)+[\w$]+ (was )?not found\b)"
 )
 """Java's messages for an unknown file system, codec or database driver, or one whose library is missing."""
 _OUTAGE = tuple(
@@ -116,6 +115,10 @@ _OUTAGE = tuple(
 
 _BESIDE_OTHERS = ("SerializationFailure", "DeadlockDetected")
 """psycopg's class names for errors of PostgreSQL after which the transaction is to be repeated: it met another one."""
+_KEPT = frozenset(
+    (BatchLost.__name__, TableError.__name__, FolderError.__name__, *_OUTAGE, *_BESIDE_OTHERS, *_NEVER_OF_ROWS)
+)
+"""Names of Python errors that take the blame off the items."""
 MYSQL_DRIVERS = frozenset({"pymysql", "MySQLdb", "mysql", "mariadb"})
 """Driver packages for MySQL and MariaDB, which have a dialect of their own."""
 _MYSQL_MET_ANOTHER = (1205, 1213)
@@ -143,13 +146,14 @@ class Cause(StrEnum):
 def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: str = "") -> Cause:
     """Returns the side that caused an error of a batch. Runs a small query to check whether the engine is alive;
     `title` and `group` name that query in Spark's web UI."""
-    line = error_line(error)
-    name = line.partition(":")[0]
+    if is_of_value(error):
+        return Cause.ROWS
+    name = _name_of(error)
     if isinstance(error, BatchLost) or name == BatchLost.__name__:
         return Cause.LOST
     if isinstance(error, ServerError) or name in _OUTAGE or met_another_transaction(error, name):
         return Cause.OUTAGE
-    if _cancelled_by_others(text_of(error)):
+    if _cancelled_by_others(error):
         return Cause.OUTAGE
     if _is_of_setting(error):
         return Cause.CODE
@@ -159,16 +163,16 @@ def cause_of(error: BaseException, spark: SparkSession, title: str = "", group: 
         return Cause.CODE
     if is_of_python_task(error):
         return Cause.CODE if name in _NEVER_OF_ROWS else Cause.ITEMS if _PASSING.fullmatch(name) else Cause.ROWS
-    is_of_value = isinstance(error, _OF_VALUES) or _OF_A_VALUE.match(line)
-    return Cause.ROWS if is_of_value else Cause.ITEMS
+    is_of_rows = isinstance(error, _OF_VALUES) or (is_of_spark(error) and _OF_JAVA_FUNCTION.match(text_of(error)))
+    return Cause.ROWS if is_of_rows else Cause.ITEMS
 
 
 def comes_again(traceback: str) -> bool:
     """Whether a failed Spark task has a Python error that each retry by Spark would repeat: not the end of a process,
     and no error that may pass."""
-    name = error_line(SparkTaskError(traceback)).partition(":")[0]
+    name = python_error(traceback, _KEPT).partition(":")[0]
     passes = name in (BatchLost.__name__, *_OUTAGE, *_BESIDE_OTHERS) or _PASSING.fullmatch(name)
-    return _is_of_python(traceback) and not passes
+    return name != "" and not passes
 
 
 class SparkTaskError(Exception):
@@ -177,12 +181,28 @@ class SparkTaskError(Exception):
 
 def is_of_python_task(error: BaseException) -> bool:
     """Whether Python code in a Spark task raised the error."""
-    return (isinstance(error, SparkTaskError) or is_of_spark(error)) and _is_of_python(text_of(error))
+    return _python_line(error) != ""
 
 
-def _is_of_python(text: str) -> bool:
-    """Whether a text has a Python traceback, or an error of this package, whose traceback may be hidden."""
-    return _TRACEBACK in text or _OURS.search(text) is not None
+def is_of_value(error: BaseException) -> bool:
+    """Whether Spark raised the error for a value, by its class or condition: the rest of its text quotes the value."""
+    with suppress(Exception):  # Java has ended
+        if isinstance(error, PySparkException) and isinstance(error, _OF_VALUES) and error.getCondition() is not None:
+            return True
+    return is_of_spark(error) and _OF_A_VALUE.match(text_of(error)) is not None
+
+
+def _python_line(error: BaseException) -> str:
+    """The error of Python code in a Spark task as `Name: message`; '' for another error."""
+    if is_of_value(error) or not (isinstance(error, SparkTaskError) or is_of_spark(error)):
+        return ""
+    return python_error(text_of(error), _KEPT)
+
+
+def _name_of(error: BaseException) -> str:
+    """The class of the Python error: that in a Spark task, or the error itself."""
+    line = _python_line(error)
+    return line.partition(":")[0] if line else type(error).__name__
 
 
 def is_of_spark(error: BaseException | None) -> bool:
@@ -193,9 +213,12 @@ def is_of_spark(error: BaseException | None) -> bool:
 def is_never_of_items(error: BaseException) -> bool:
     """Whether an error cannot be due to items: Spark found no session or data source, an executor lacks a module or a
     Python that starts, or a table or folder takes no rows."""
-    if isinstance(error, (TableError, FolderError)) or error_line(error).startswith(_NEVER_OF_ITEMS):
+    if is_of_value(error):
+        return False
+    line = _python_line(error) if is_of_spark(error) else error_line(error)
+    if isinstance(error, (TableError, FolderError)) or line.startswith(_NEVER_OF_ITEMS):
         return True
-    if is_of_spark(error) and (_NO_SOURCE in text_of(error) or _without_python(text_of(error))):
+    if is_of_spark(error) and (_NO_SOURCE.match(text_of(error)) or _without_python(text_of(error))):
         return True
     return isinstance(error, PySparkException) and error.getCondition() in _SESSION
 
@@ -206,13 +229,19 @@ def is_alive(spark: SparkSession, title: str = "", group: str = "") -> bool:
         with job_names(spark, title or "jobrunner: is Spark alive?", group):
             return len(spark.range(0, 1, 1, 1).collect()) == 1
     except Exception as error:  # a dead JVM causes errors of many libraries
-        return _CANCELLED in text_of(error)
+        return _cancelled(error) is not None
 
 
-def _cancelled_by_others(text: str) -> str:
+def _cancelled(error: BaseException) -> str | None:
+    """Spark's words about the end of cancelled jobs; None for another error."""
+    found = map(_CANCELLED.match, texts_of_java(error)) if is_of_spark(error) and not is_of_value(error) else ()
+    return next((one["how"] for one in found if one), None)
+
+
+def _cancelled_by_others(error: BaseException) -> str:
     """How a user cancelled the jobs, if neither this package nor the function itself did; else ''."""
-    found = (words for said, words in _BY_OTHERS.items() if said in text) if _CANCELLED in text else ()
-    return next(iter(found), "")
+    how = _cancelled(error) or ""
+    return next((words for said, words in _BY_OTHERS.items() if said in how), "")
 
 
 def met_another_transaction(error: BaseException, name: str) -> bool:
@@ -230,13 +259,12 @@ def _is_of_all(error: BaseException) -> bool:
         return True
     if not _OF_STATEMENTS.isdisjoint(one.__name__ for one in type(error).__mro__):
         return True
-    return is_of_spark(error) and not is_of_python_task(error) and _NO_JAR.search(text_of(error)) is not None
+    return is_of_spark(error) and not is_of_python_task(error) and any(map(_NO_JAR.match, texts_of_java(error)))
 
 
 def _is_of_setting(error: BaseException) -> bool:
     """Whether Spark refuses the value of one of its own settings."""
-    text = text_of(error) if is_of_spark(error) else ""
-    return _OF_SETTING.search(text) is not None and not _is_of_python(text)
+    return is_of_spark(error) and any(map(_OF_SETTING.match, texts_of_java(error)))
 
 
 def _is_unreachable(error: BaseException) -> bool:
@@ -263,23 +291,8 @@ def engine_gone(spark: SparkSession, error: BaseException) -> StationError:
 
 def error_line(error: BaseException) -> str:
     """The error as `Name: message`, at most 1 000 characters."""
-    text = text_of(error)
-    if plain := _OURS.search(text):
-        return _shortened(_SQLSTATE.sub("", plain[1]).rstrip())
-    if _TRACEBACK in text:
-        return _shortened(_last_of_traceback(text[text.rindex(_TRACEBACK) :]))
-    if _NOT_WRITTEN in text and (causes := _CAUSED_BY.findall(text)):
-        kind, words = causes[-1]
-        return _shortened(f"{kind}: {_FILE.sub('', words)}")
-    if _CANCELLED in text:
-        return f"SparkError: its jobs were cancelled{_cancelled_by_others(text)}"
-    if rpc := _RPC.search(text):
-        return _shortened(f"{type(error).__name__}: {rpc['why']}")
-    if is_of_spark(error) and (no_python := _without_python(text)):
-        return _shortened(no_python)
-    lost = _LOST_TASK.search(text)
-    if lost:
-        return _shortened(f"SparkError: {lost['why']}")
+    if line := _python_line(error) or ("" if is_of_value(error) else _line_of_java(error)):
+        return _shortened(line)
     lines = told_lines(error)
     first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
     if isinstance(error, AnalysisException):
@@ -289,9 +302,25 @@ def error_line(error: BaseException) -> str:
     return _shortened(f"{type(error).__name__}: {first}")
 
 
+def _line_of_java(error: BaseException) -> str:
+    """The line of an error whose first line has no reason; '' for another error."""
+    text = text_of(error)
+    if _NOT_WRITTEN.match(text) and (causes := _CAUSED_BY.findall(text)):
+        kind, words = causes[-1]
+        return f"{kind}: {_FILE.sub('', words)}"
+    if _cancelled(error) is not None:
+        return f"SparkError: its jobs were cancelled{_cancelled_by_others(error)}"
+    if rpc := _RPC.search(text):
+        return f"{type(error).__name__}: {rpc['why']}"
+    if is_of_spark(error) and (no_python := _without_python(text)):
+        return no_python
+    lost = _LOST_TASK.search(text)
+    return f"SparkError: {lost['why']}" if lost else ""
+
+
 def _without_python(text: str) -> str:
     """The line for a Python that does not start on the executors, the same for each batch; '' for another error."""
-    found = None if _TRACEBACK in text else _NO_PYTHON.search(text)
+    found = _NO_PYTHON.match(text)
     if found is None:
         return ""
     context = SparkContext._active_spark_context  # noqa: SLF001  PySpark has no other name for it
@@ -301,16 +330,6 @@ def _without_python(text: str) -> str:
         f"SparkError: executors cannot start Python{f' {named!r}' if named else ''}: {why}; name one that starts there "
         "by spark.pyspark.python, or PYSPARK_PYTHON"
     )
-
-
-def _last_of_traceback(text: str) -> str:
-    """The last `module.Name: message` of a traceback, without the module."""
-    lines = text.splitlines()[1:]
-    ends = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), None)
-    if ends is None:
-        return "PythonError: no reason given"
-    name, colon, words = _SQLSTATE.sub("", lines[ends]).partition(":")
-    return f"{name.rpartition('.')[2]}{colon}{words}"
 
 
 def _shortened(line: str) -> str:

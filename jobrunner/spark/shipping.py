@@ -12,6 +12,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from jobrunner.logs import SafeLogger
 from jobrunner.spark import executor_load
+from jobrunner.spark.brief_errors import unchained
 from jobrunner.spark.executor_load import load
 from jobrunner.spark.running import conf_of, first_line, is_classic
 
@@ -103,8 +105,8 @@ def _instance(kind: type, state: Mapping[str, Any]) -> Any:
 
 
 class Shipped:
-    """A function for executors: unpickled there as the function itself, or as an error that names the missing
-    module."""
+    """A generator for executors: unpickled there as the generator itself, `unchained`, or as an error that names the
+    missing module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -114,4 +116,4 @@ class Shipped:
         return self._function(*arguments)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return load, (_pickled(self._function),)
+        return load, (_pickled(partial(unchained, self._function)),)

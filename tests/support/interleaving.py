@@ -167,7 +167,7 @@ class Driver:
 
     def _raise_for(self, queue: str, ids: list[str]) -> None:
         if not self.world.bad[queue].isdisjoint(ids):
-            raise SparkTaskError("no\nTraceback (most recent call last):\n  File x\nValueError: bad\n")
+            raise SparkTaskError("Traceback (most recent call last):\n  File x\nValueError: bad\n")
 
     def _write(self, queue: str, lease: BatchLease, ids: list[str]) -> None:
         larger, name = [], lease.id

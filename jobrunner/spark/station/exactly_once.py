@@ -30,7 +30,7 @@ from jobrunner.errors import (
 from jobrunner.etl.table_sink import names_of
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import quoted
-from jobrunner.spark.failures import error_line, is_of_python_task
+from jobrunner.spark.failures import error_line, is_of_python_task, is_of_value
 from jobrunner.spark.running import conf_of, names_told, same_names, text_of
 from jobrunner.spark.sink.micro_batch import query_of
 from jobrunner.spark.station.members import THROUGH_DRIVER
@@ -176,7 +176,7 @@ def _nameless_value(error: Exception) -> str:
 
 def _fault_of_disk(error: Exception) -> str:
     """The text of the operating system, without the name of a file: one error must be the same text for all batches."""
-    if isinstance(error, JobrunnerError) or is_of_python_task(error):
+    if isinstance(error, JobrunnerError) or is_of_python_task(error) or is_of_value(error):
         return ""
     if isinstance(error, (FileExistsError, NotADirectoryError)):  # the system may name a folder below the faulty path
         at = Path(error.filename)

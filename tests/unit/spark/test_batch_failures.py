@@ -16,7 +16,13 @@ import pytest
 from psycopg.errors import DeadlockDetected, OperationalError, SerializationFailure, UndefinedTable
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import IllegalArgumentException, NumberFormatException, PySparkException, PythonException
+from pyspark.errors import (
+    IllegalArgumentException,
+    NumberFormatException,
+    PySparkException,
+    PythonException,
+    SparkRuntimeException,
+)
 from structlog.testing import capture_logs
 
 from jobrunner.client.batches import Batches
@@ -44,9 +50,12 @@ QUEUE = "flights/clean"
 LEASE_S = 60.0
 
 
+CALLING = "An error occurred while calling o1.save.\n: "
+WORKER = "org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker:\n"
+
+
 def of_python(words, frame="File x"):
-    text = f"org.apache.spark.SparkException: no\nTraceback (most recent call last):\n  {frame}\n{words}\n"
-    return SparkTaskError(text)
+    return SparkTaskError(f"{WORKER}Traceback (most recent call last):\n  {frame}\n{words}\n")
 
 
 class MySQLError(Exception):
@@ -540,7 +549,7 @@ def test_a_server_that_takes_no_rows_pauses_the_station_and_says_so_once(station
     assert len(served.stopping.paused) == 8, "a lone outage costs no pause"
 
 
-BRIEF = SparkTaskError("An exception was thrown from the Python worker:\njobrunner.errors.InvalidOption: row 3: x")
+BRIEF = SparkTaskError(f"{WORKER}jobrunner.errors.InvalidOption: row 3: x")
 """An error of the data source, which hides its traceback."""
 CAUSES = {
     Cause.ROWS: [of_python("ValueError: x"), of_python("pkg.BadRow: x"), BRIEF, PipelineError("item a"),
@@ -549,10 +558,10 @@ CAUSES = {
                  InvalidOption("files=0"), IllegalArgumentException("header flag can be true or false"),
                  UndefinedTable("x"), sqlite3.NotSupportedError("x"),
                  *map(Py4JError, [
-                     "o1.save.\n: java.lang.RuntimeException: java.lang.ClassNotFoundException: Class a.B not found",
-                     "o1.save.\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme s3",
-                     "o1.save.\n: java.sql.SQLException: No suitable driver",
-                     "o1.save.\n: SparkException: Lost task 0.0 in stage 0.0 (TID 0) (vm): Class a.Lzo was not found",
+                     f"{CALLING}java.lang.RuntimeException: java.lang.ClassNotFoundException: Class a.B not found",
+                     f"{CALLING}org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme s3",
+                     f"{CALLING}java.sql.SQLException: No suitable driver",
+                     f"{CALLING}a.SparkException: Lost task 0.0 in stage 0.0 (TID 0) (vm): Class a.Lzo was not found",
                  ])],
     Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
                   of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed"),
@@ -590,6 +599,74 @@ def test_an_item_does_not_die_of_other_transactions_in_a_database_while_batches_
 def test_causes_of_errors(monkeypatch, cause):
     monkeypatch.setattr(failures, "is_alive", lambda *_: True)
     assert {error: cause_of(error, None) for error in CAUSES[cause]} == dict.fromkeys(CAUSES[cause], cause)
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File x\n"
+HOSTILE = [
+    *(f"w 7: jobrunner.errors.{name}: x" for name in ("ServerFull", "BatchLost", "InvalidOption")),
+    *(f"{WORKER}jobrunner.errors.{name}: x" for name in ("ServerFull", "BatchLost", "TableError")),
+    *(f"b\n\n{chained}:\n\n{TRACEBACK}{words}\n" for words in (
+        "ModuleNotFoundError: x", "NameError: x", "jobrunner.errors.ServerFull: x", "jobrunner.errors.BatchLost: x",
+        "psycopg.errors.DeadlockDetected: x", "jobrunner.errors.TableError: x",
+    ) for chained in (
+        "During handling of the above exception, another exception occurred",
+        "The above exception was the direct cause of the following exception",
+    )),
+    f"{TRACEBACK}ModuleNotFoundError: No module named 'nix'", "\nModuleNotFoundError: x",
+    "java.lang.ClassNotFoundException: a.B", "x\n\tat a.b(C.java:1)\nCaused by: java.lang.ClassNotFoundException: a.B",
+    "SQLException: No suitable driver", "Class a.b.C not found", "[DATA_SOURCE_NOT_FOUND] x", "[INVALID_CONF_VALUE] x",
+    'java.io.IOException: Cannot run program "x": no', "[SPARK_JOB_CANCELLED] Job 7 killed via the Web UI",
+    "[TASK_WRITE_FAILED] x\nCaused by: a.b.ServerFull: x", "[TASK_WRITE_FAILED] x\nCaused by: a.TableError: x",
+    "Lost task 0.0 in stage 0.0 (TID 0) (vm): a.b.ServerFull: x", "SQLSTATE: 22018\nValueError: x",
+]  # fmt: skip
+"""Values of items that imitate errors which are not those of items."""
+
+
+def of_cast(value, kind=NumberFormatException):
+    error = kind(f"[CAST_INVALID_INPUT] The value '{value}' of the type \"STRING\" cannot be cast. SQLSTATE: 22018")
+    error.getCondition = lambda: "CAST_INVALID_INPUT"
+    return error
+
+
+QUOTING = {
+    "cast": of_cast,
+    "raise_error": partial(of_cast, kind=SparkRuntimeException),
+    "parse_json": lambda value: Py4JError(
+        f"{CALLING}org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records: {value}"
+    ),
+    "message": lambda value: of_python(f"ValueError: bad {value}"),
+    "message on Connect": lambda value: PythonException(
+        "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+        f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {TRACEBACK}ValueError: bad {value}"
+    ),
+    "error of this package": lambda value: SparkTaskError(f"{WORKER}jobrunner.errors.InvalidOption: row 1 ({value})"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", QUOTING)
+def test_a_value_that_imitates_another_error_is_the_fault_of_its_row(monkeypatch, tmp_path, kind):
+    """One such payload stopped a station for ever, or made its batch a lost one."""
+    monkeypatch.setattr(failures, "is_alive", lambda *_: True)
+    errors = {value: QUOTING[kind](value) for value in HOSTILE}
+    assert {value: cause_of(error, None) for value, error in errors.items()} == dict.fromkeys(HOSTILE, Cause.ROWS)
+    assert not any(map(failures.is_never_of_items, errors.values()))
+    full = QUOTING[kind](os.strerror(errno.ENOSPC))
+    batch = SinkBatch(id="a", supersedes=(), epoch=1, size=1)
+    with pytest.raises(type(full)):
+        write_folder(LocalFolders(tmp_path), batch, "/data/late", Mock(side_effect=full))
+    if kind.startswith("message"):
+        assert {failures.error_line(error).partition(":")[0] for error in errors.values()} == {"ValueError"}
+
+
+def test_an_error_in_the_handler_of_another_is_the_one_that_counts():
+    handled = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert failures.error_line(of_python(f"KeyError: 1{handled}{TRACEBACK}a.BadRow: x")) == "BadRow: x"
+    assert failures.error_line(of_python(f"ImportError: ujson{handled}{TRACEBACK}ValueError: x")) == "ValueError: x"
+
+
+def test_an_error_of_a_group_is_named():
+    text = f"{WORKER}  + Exception Group Traceback (most recent call last):\n  |   File x\n  | ExceptionGroup: a (1)\n"
+    assert failures.error_line(SparkTaskError(f"{text}  +-+-- 1 --\n    | ValueError: b")) == "ExceptionGroup: a (1)"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,10 @@ from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 from structlog.testing import capture_logs
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import BatchLost, InvalidOption
 from jobrunner.spark import shipping
 from jobrunner.spark.data_source import JobrunnerSource
-from jobrunner.spark.failures import error_line, is_never_of_items
+from jobrunner.spark.failures import SparkTaskError, error_line, is_never_of_items
 from jobrunner.spark.running import set_conf
 from jobrunner.spark.shipping import Shipped, sent, ship_package
 from jobrunner.spark.source.batch_reader import BatchReader, FilteringReader
@@ -38,18 +39,33 @@ pickle.loads(sys.stdin.buffer.read())
 
 
 def function_of_ours(number, more):
-    return number + more
+    yield number + more
+
+
+def leaseless(_batches):
+    try:
+        raise KeyError("a")
+    except KeyError as error:
+        raise BatchLost("b") from error
+    yield
 
 
 @pytest.mark.parametrize("kind", [BatchReader, FilteringReader])
 def test_what_is_sent_comes_out_as_itself(kind):
-    assert pickle.loads(cloudpickle.dumps(Shipped(partial(function_of_ours, 1))))(2) == 3
+    assert list(pickle.loads(cloudpickle.dumps(Shipped(partial(function_of_ours, 1))))(2)) == [3]
     reader = kind(batch_options({"queue": "orders"}), shape_of(StructType([])))
     again = pickle.loads(cloudpickle.dumps(reader))
     assert type(again) is kind
     assert again._read.options == reader._read.options
     source = pickle.loads(cloudpickle.dumps(JobrunnerSource({"queue": "orders"})))
     assert (type(source), source.options) == (JobrunnerSource, {"queue": "orders"})
+
+
+def test_an_error_of_ours_on_executors_comes_alone():
+    """Behind another one it might be an imitation, in the message of that."""
+    with pytest.raises(BatchLost) as caught:
+        next(pickle.loads(cloudpickle.dumps(Shipped(leaseless)))(iter(())))
+    assert "KeyError" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_an_executor_that_lacks_a_module_says_so_in_one_line():
@@ -60,13 +76,13 @@ def test_an_executor_that_lacks_a_module_says_so_in_one_line():
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
     assert ran.returncode == 1
-    line = error_line(RuntimeError(ran.stderr.decode()))
+    line = error_line(SparkTaskError(ran.stderr.decode()))
     assert line.startswith("ImportError: executors cannot import jobrunner: No module named 'msgspec' (Python 3.")
     assert 'install "jobrunner-queue[spark]" there' in line
-    assert is_never_of_items(RuntimeError(ran.stderr.decode()))
+    assert is_never_of_items(SparkTaskError(ran.stderr.decode()))
     head = "Traceback (most recent call last):\n"
-    assert is_never_of_items(RuntimeError(f"{head}ModuleNotFoundError: No module named 'my'"))
-    assert not is_never_of_items(RuntimeError(f"{head}ImportError: of the function's own"))
+    assert is_never_of_items(SparkTaskError(f"{head}ModuleNotFoundError: No module named 'my'"))
+    assert not is_never_of_items(SparkTaskError(f"{head}ImportError: of the function's own"))
     assert reader.__reduce__() == sent(reader)
 
 
@@ -96,12 +112,12 @@ def test_an_executor_with_an_older_package_is_to_be_updated(tmp_path, lack):
         input=cloudpickle.dumps(reader), capture_output=True, check=False, cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
     )  # fmt: skip
-    line = error_line(RuntimeError(ran.stderr.decode()))
+    line = error_line(SparkTaskError(ran.stderr.decode()))
     assert line.startswith(f"ImportError: executors cannot import jobrunner: {said}")
     assert f"{tmp_path}/jobrunner/__init__.py" in line
     assert 'update "jobrunner-queue[spark]" there' in line
     assert "install" not in line
-    assert is_never_of_items(RuntimeError(ran.stderr.decode()))
+    assert is_never_of_items(SparkTaskError(ran.stderr.decode()))
 
 
 def test_an_attribute_that_a_module_of_the_user_lacks_is_not_ours(tmp_path):
