@@ -187,7 +187,8 @@ def is_of_python_task(error: BaseException) -> bool:
 def is_of_value(error: BaseException) -> bool:
     """Whether Spark raised the error for a value, by its class or condition: the rest of its text quotes the value."""
     with suppress(Exception):  # Java has ended
-        if isinstance(error, PySparkException) and isinstance(error, _OF_VALUES) and error.getCondition() is not None:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if condition is not None and isinstance(error, _OF_VALUES):
             return True
     return is_of_spark(error) and _OF_A_VALUE.match(text_of(error)) is not None
 
