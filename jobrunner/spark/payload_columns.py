@@ -99,7 +99,7 @@ class PayloadColumns:
         rows = []
         for position, raw in enumerate(payloads):
             try:
-                rows.append(decode(b"null" if raw is None else raw))
+                rows.append(_decoded(decode, b"null" if raw is None else raw))
             except UNREADABLE as error:
                 misfits[position] = misfit(error)
                 rows.append(self._empty)
@@ -125,10 +125,22 @@ class PayloadTexts:
         except UNREADABLE:
             for position, raw in enumerate(payloads):
                 try:
-                    check(raw or b"")
+                    _decoded(check, raw or b"")
                 except UNREADABLE as error:
                     misfits[position] = misfit(error)
         return [texts(payloads)], misfits
+
+
+def _decoded(decode: Callable[[bytes], Any], raw: bytes) -> Any:
+    """A payload in which the decoder cannot round up a point in time, as that in the last 50 ns of the year 9999 is
+    truncated first."""
+    try:
+        return decode(raw)
+    except UNREADABLE:
+        cut = _TOO_FINE.sub(rb"\1", raw)
+        if cut == raw:
+            raise
+        return decode(cut)
 
 
 @lru_cache(maxsize=64)  # building a decoder takes as long as reading some hundred payloads

@@ -64,6 +64,19 @@ def test_what_does_not_fit_has_its_reason_and_its_neighbours_stay() -> None:
     assert misfits[2].startswith("the payload is no JSON")
 
 
+def test_the_last_instant_of_dotnet_is_truncated_and_keeps_its_neighbours() -> None:
+    """`DateTime.MaxValue`, often for "never", was refused as no datetime: rounded, it is in the year 10000."""
+    last = b'{"name": "9999-12-31T23:59:59.9999999Z", "at": "9999-12-31T23:59:59.9999999Z"}'
+    found, misfits = columns_of([b'{"name": "a"}', last, b'{"name": "b", "at": "9999-12-31T23:59:60.9999999Z"}'])
+    assert [None if one is None else one.isoformat() for one in found["at"]] == [
+        None, "9999-12-31T23:59:59.999999+00:00", None,
+    ]  # fmt: skip
+    assert found["name"][1] == "9999-12-31T23:59:59.9999999Z"
+    assert set(misfits) == {2}
+    schema = spark.StructType([spark.StructField("at", spark.TimestampNTZType())])
+    assert payload_reader(schema).read([b'{"at": "9999-12-31T23:59:59.9999999"}'])[1] == {}
+
+
 def test_no_payload_makes_no_rows() -> None:
     found, misfits = columns_of([])
     assert (set(map(len, found.values())), misfits) == ({0}, {})
