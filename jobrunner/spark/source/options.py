@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from jobrunner.broker.keys import split_queue
 from jobrunner.broker.shards import is_shard, whole_queue
 from jobrunner.errors import InvalidOption
-from jobrunner.formatting import counted
+from jobrunner.formatting import counted, describe
 from jobrunner.option_names import folded, listed, settle_names
 from jobrunner.settings import client_settings
 from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
@@ -43,6 +43,8 @@ _TYPES = (
 )  # fmt: skip
 """First words of Spark's types, including types that no payload can be read into."""
 _ROWS = 100_000
+_MOST_DIGITS = 18
+"""Those of a number of 64 bits; Python itself refuses texts of thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +225,9 @@ def _columns(given: str | None, has_fields: bool) -> tuple[str, ...] | None:
 
 
 def _whole(given: str, option: str) -> int:
-    if given.isdigit() and int(given) > 0:
+    if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS and int(given) > 0:
         return int(given)
-    raise InvalidOption(f"{option}={given!r}: give a whole number from 1")
+    raise InvalidOption(f"{option}={describe(given)}: give a whole number from 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,12 @@ def test_a_repeated_micro_batch_adds_nothing_and_the_next_one_does(writer, clien
     assert leftovers(raw, keys) == set()
 
 
+def test_a_number_of_a_micro_batch_that_is_none_is_refused_with_its_option(writer):
+    for number in ("²", "9" * 5000, "-1"):
+        with pytest.raises(InvalidOption, match=r"microBatch='.{0,200}: give the number that foreachBatch passes"):
+            writer(microBatch=number)
+
+
 def test_another_micro_batch_under_the_number_of_an_earlier_one_is_refused(writer, client):
     """As after a checkpoint was restored from a copy: skipped as repeated, its rows would be lost."""
     first = writer(microBatch="0")

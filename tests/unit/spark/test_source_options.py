@@ -86,6 +86,12 @@ def test_a_type_that_spark_does_not_have_is_named_with_the_option(ddl, wanted):
         batch_options({"queue": "q", "payloadSchema": ddl})
 
 
+@pytest.mark.parametrize("given", ["²", "٣", "9" * 5000, "0", "-1", ""])
+def test_a_size_of_partitions_that_is_no_number_is_refused_with_its_option(given):
+    with pytest.raises(InvalidOption, match=r"rowsPerPartition='.{0,200}: give a whole number from 1$"):
+        batch_options({"queue": "q", "rowsPerPartition": given})
+
+
 def test_an_empty_server_and_streams_that_may_wait_need_no_queue():
     batch_options({"queue": "*"}).check_there([])
     stream_options({"history": "later", "missingQueues": "ignore"}).check_there([])
