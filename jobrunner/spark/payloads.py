@@ -57,7 +57,7 @@ def payload_check(schema: spark.StructType | None, *, is_parsed: bool = False) -
     returns values.
     """
     if schema is None:
-        return _any_json
+        return check_json
     return msgspec.json.Decoder(_struct(schema, is_parsed), dec_hook=check_parsed, float_hook=exact_number).decode
 
 
@@ -77,7 +77,8 @@ def misfit(error: Exception) -> str:
     return f"the payload does not fit the schema: column {place['path']!r}: {wrong[0].lower()}{wrong[1:]}"
 
 
-def _any_json(payload: bytes) -> None:
+def check_json(payload: bytes) -> None:
+    """Raises ValueError or RecursionError for a payload that is no JSON."""
     _RAW.decode(payload)
     payload.decode()  # msgspec does not check the UTF-8 of values that it skips
 

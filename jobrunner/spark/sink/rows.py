@@ -18,13 +18,15 @@ from jobrunner.formatting import describe
 from jobrunner.jobs.build import key_of
 from jobrunner.jobs.registry import JobDefinition
 from jobrunner.spark.columns import checked_priority, delay_s, refuses
+from jobrunner.spark.payloads import UNREADABLE, check_json
 from jobrunner.spark.sink.json_values import json_values
 from jobrunner.spark.sink.options import WriteOptions, WriteShape
 from jobrunner.task import derived_id, instant_ms
 
 _encode = msgspec.json.Encoder().encode
-_is_json = msgspec.json.Decoder(msgspec.Raw).decode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
+_FORMLESS = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
+"""Errors of pyarrow for a value without a JSON form: an instant in the year 10000, a map that has a key twice."""
 _NEW = b'{"new":1}'
 _LONGEST_SHOWN = 100
 Columns = dict[str, list[Any]]
@@ -58,16 +60,17 @@ class RowPacker:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             try:
                 found[name] = json_values(column)
-            except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:  # an instant in year 10000, say
+            except _FORMLESS as error:
                 at = next(n for n in range(len(column)) if refuses(json_values, column.slice(n, 1)))
-                raise InvalidOption(f"{self._row(at, b'')}: column {name!r} has no JSON form: {error}") from error
+                why = error.args[0] if isinstance(error, KeyError) else error
+                raise InvalidOption(f"{self._row(at, b'')}: column {name!r} has no JSON form: {why}") from error
         return found
 
     def _payloads(self, columns: Columns, count: int) -> list[bytes]:
         values = [columns[name] for name in self._shape.payload]
         if self._shape.is_raw:
             payloads = [one if isinstance(one, bytes) else _utf8(one) for one in values[0]]
-            self._check_each(_is_json, payloads, "column 'payload' is no JSON; use to_json, or other columns")
+            self._check_each(check_json, payloads, "column 'payload' is no JSON; use to_json, or other columns")
         elif values:
             try:
                 payloads = list(map(_encode, map(self._payload_of, *values)))
@@ -100,7 +103,7 @@ class RowPacker:
         try:
             for payload in payloads:
                 check(payload)
-        except ValueError as error:
+        except UNREADABLE as error:
             at = next(n for n, payload in enumerate(payloads) if refuses(check, payload))
             raise InvalidOption(f"{self._row(at, payloads[at])}: {told} ({error})") from error
 

@@ -24,11 +24,11 @@ from jobrunner.etl.graph import nearest
 from jobrunner.etl.spark_station import SparkStation
 from jobrunner.formatting import describe
 from jobrunner.spark.columns import checked_priority, delay_s, refuses
+from jobrunner.spark.payloads import UNREADABLE, check_json
 from jobrunner.spark.row_errors import ERROR
 from jobrunner.spark.station.members import BatchConnections, BatchRef, new_nonce
 from jobrunner.task import derived_id
 
-_is_json = msgspec.json.Decoder(msgspec.Raw).decode
 _headers = msgspec.json.Decoder(dict[str, str | None]).decode
 _encode = msgspec.json.Encoder().encode
 Ids = list[bytes | None]
@@ -126,8 +126,8 @@ def _payloads(batch: pa.RecordBatch, ids: Ids, rules: RowRules) -> list[bytes]:
     if rules.checks_payload:
         for task_id, payload in zip(ids, payloads, strict=True):
             try:
-                _is_json(payload)
-            except msgspec.DecodeError as error:
+                check_json(payload)
+            except UNREADABLE as error:
                 raise _wrong(rules, "payload", payload[:60], task_id, f"no JSON ({error}); use to_json") from error
     return payloads
 

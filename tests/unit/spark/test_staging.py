@@ -77,6 +77,8 @@ def test_rows_without_an_id_are_new_items_without_a_parent():
         ({"_id": [None, "b"]}, rules(), "without a value in column '_id' (payload {\"n\":1})"),
         ({"_id": [None, "b"]}, rules(fan_out=True), "without a value in column '_id'"),
         ({"payload": ["{no", "1"]}, rules(checks_payload=True), "b'{no' in column 'payload' of item a: no JSON"),
+        ({"payload": ["1", "[" * 3000]}, rules(checks_payload=True, payload_limit=9999), "of item b: no JSON"),
+        ({"payload": pa.array([b"1", b'"\xff"']).view(pa.string())}, rules(checks_payload=True), "of item b: no JSON"),
     ],
 )
 def test_an_error_names_the_column_and_the_item(columns, by, said):

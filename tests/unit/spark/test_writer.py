@@ -171,6 +171,21 @@ def test_one_column_payload_is_the_payload_as_it_is_stored(write, client):
         write({"payload": ["1", "2", "3", "{"]})
 
 
+@pytest.mark.parametrize("bad", ["[" * 3000 + "]" * 3000, b'"\xff"'])
+def test_a_payload_that_no_reader_reads_names_its_row(write, client, bad):
+    """JSON too deep to read, and text that is no UTF-8."""
+    good = b"1" if isinstance(bad, bytes) else "1"
+    with pytest.raises(InvalidOption, match=r"row 2 of its partition .*column 'payload' is no JSON"):
+        write({"payload": [good, good, good, bad]})
+    assert client.queue("orders").counts()["waiting"] == 0
+
+
+def test_a_map_that_has_a_key_twice_names_column_and_row(write):
+    twice = pa.array([[("a", 1)]] * 3 + [[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    with pytest.raises(InvalidOption, match=r"row 2 of its partition: column 'm' has no JSON form: .*a"):
+        write({"n": [1, 2, 3, 4], "m": twice})
+
+
 def test_columns_are_the_parameters_of_a_job_and_its_options_hold(write, client, send, raw):
     write({"to": ["ada", "bob"], "count": [3, 4]}, type="Send", queue="")
 
