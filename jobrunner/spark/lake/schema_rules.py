@@ -74,7 +74,7 @@ def check_partitions(
         if pa.types.is_floating(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise TableError(f"table {table} cannot be partitioned by {name!r}, of type {kind}: take a text, a date, "
                              "a whole number, a decimal, a boolean or a timestamp")  # fmt: skip
-    if not in_files and set(rows.names) <= set(columns):
+    if not in_files and rows.names and set(rows.names) <= set(columns):
         raise TableError(f"table {table} is partitioned by all columns of the rows, {_names(columns)}: its data files "
                          "would have none, so add a column, or partition by fewer")  # fmt: skip
 

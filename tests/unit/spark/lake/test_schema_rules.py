@@ -176,6 +176,11 @@ def test_rows_that_have_columns_of_partitions_alone(lake, numbers):
     assert lake.column("day") == ["mon"]
 
 
+def test_rows_without_a_column_are_called_so(lake):
+    with pytest.raises(TableError, match=f"the rows for table {lake.table} have no column"):
+        lake.write(part("a"), pa.table({}))
+
+
 def test_partitions_by_a_function_are_refused(lake, numbers):
     if lake.address.format == "delta":
         return
