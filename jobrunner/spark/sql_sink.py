@@ -72,7 +72,8 @@ def write_sql(
     if not _has_all_rows(batch, (table,)):
         return
     found = rows if isinstance(rows, pa.Table) else batch.quarantine(rows).toArrow()
-    _check_names(found.column_names, batch_column)
+    if found.column_names or not isinstance(rows, pa.Table):  # a table of no rows may have no column
+        _check_names(found.column_names, batch_column)
     with _transaction(connect, batch, (table,), batch_column, found.column_names) as (cursor, statements):
         statement = statements.insert(table, found.column_names, batch_column)
         for piece in found.to_batches(max_chunksize=_AT_ONCE):
@@ -84,6 +85,8 @@ def write_sql(
 def _check_names(names: list[str], batch_column: str) -> None:
     """Raises InvalidOption for names that differ only in case, which a database takes for the same name: SQLite inserts
     the value of the first, and a batch that comes again would not find its rows."""
+    if not names:
+        raise InvalidOption("the rows have no column: select at least one")
     own = str(batch_column).strip('"`').lower()
     before: dict[str, str] = {}
     for name in names:

@@ -121,6 +121,8 @@ def write_options(given: Mapping[str, str], *, streams: bool = False) -> WriteOp
 def write_shape(schema: spark.StructType, options: WriteOptions) -> WriteShape:
     """The purpose of each column. Raises InvalidOption and ParameterError that name the column."""
     names = [column.name for column in schema.fields]
+    if not names:  # Arrow's batches have no count of rows then, and all would be lost
+        raise InvalidOption("the rows have no column, and so none would arrive: select one, such as '_id'")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidOption(f"column {twice[0]!r} occurs twice; rename one of them")
     steering = [column for column in schema.fields if column.name.startswith("_")]

@@ -11,6 +11,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import psycopg
 import pyarrow as pa
@@ -314,6 +315,13 @@ def test_the_column_of_the_batch_is_named_as_the_user_writes_it(database, column
     for epoch, rows in ((1, numbers(1, 2)), (2, numbers(3))):
         write_sql(rows, batch("a", epoch), database.connect, "late", batch_column=column)
     assert database.rows(f"select n, {column} from late") == [(3, "a")]
+
+
+def test_rows_without_a_column_are_refused(database):
+    """As `df.select()` has them: the batch counted as written, and no row was."""
+    frame = SimpleNamespace(toArrow=lambda: pa.table({}))
+    with pytest.raises(InvalidOption, match="the rows have no column"):
+        write_sql(frame, Mock(quarantine=lambda rows: rows, may_repeat=False), database.connect, "late")
 
 
 class TracedConnection(sqlite3.Connection):

@@ -308,6 +308,8 @@ def test_what_is_wrong_with_options_is_said_before_anything_is_written(write, se
             "'_priority' is string; it must be a whole number",
         ),
         ({"_priority": [1]}, {}, InvalidOption, "no column for the payload"),
+        ({}, {}, InvalidOption, "the rows have no column, and so none would arrive"),
+        ({}, {"type": "Send"}, InvalidOption, "the rows have no column, and so none would arrive"),
         ({"n": [1], "_id": ["a"]}, {"idFrom": "n"}, InvalidOption, "'_id' and the option"),
         (
             {"m": pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct([("a", pa.int32())]), pa.int32()))},
