@@ -88,12 +88,14 @@ class JobrunnerSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
         options = batch_options(self._all(stored_options(schema)))
-        return (FilteringReader if options.asks_server else BatchReader)(options, shape_of(schema))
+        shape = shape_of(schema, options.payload_schema)
+        return (FilteringReader if options.asks_server else BatchReader)(options, shape)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  its name in Spark
         """A streaming read of history."""
         try:
-            return HistoryStream(stream_options(self._all(stored_options(schema))), shape_of(schema))
+            options = stream_options(self._all(stored_options(schema)))
+            return HistoryStream(options, shape_of(schema, options.payload_schema))
         except JobrunnerError as error:
             return RefusedStream(error)
 
@@ -123,7 +125,8 @@ class UnfilteredSource(JobrunnerSource):
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        return BatchReader(batch_options(self._all(stored_options(schema))), shape_of(schema))
+        options = batch_options(self._all(stored_options(schema)))
+        return BatchReader(options, shape_of(schema, options.payload_schema))
 
 
 def register(spark: SparkSession) -> None:

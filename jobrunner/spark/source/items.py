@@ -64,6 +64,9 @@ class _SliceReader:
         self._walk = SetScan(key, piece.up_to_the_end(broker, key))
         self._selection = Selection(read.shape.item)
         self._payloads = PayloadColumns(read.shape.fields) if read.shape.fields.fields else None
+        of_payload = (read.shape.schema[name] for name in read.shape.fields.names)
+        self._without_null = next((one.name for one in of_payload if not one.nullable), None)
+        """A column that the user's own schema says has no null, so that a payload must fit."""
         self._fields = self._wanted()
         self._packed_fields = [field.encode() for field in self._fields]
         self._schema = to_arrow_schema(read.shape.schema, timezone="UTC")
@@ -184,9 +187,10 @@ class _SliceReader:
         if self._payloads is not None:
             arrays, misfits = self._payloads.read(chunk.values["payload"])
             self._explain(chunk, misfits)
-            if misfits and self._read.options.fails_fast:
+            if misfits and (self._read.options.fails_fast or self._without_null):
                 place = min(misfits)
-                raise ParameterError(f"task {chunk.ids[place].decode('utf-8', 'replace')}: {misfits[place]}")
+                hint = f"; its row needs a null in {self._without_null!r}: drop NOT NULL" if self._without_null else ""
+                raise ParameterError(f"task {chunk.ids[place].decode('utf-8', 'replace')}: {misfits[place]}{hint}")
             made.update(zip(shape.fields.names, arrays, strict=True))
         if shape.misfit:
             made[MISFIT] = pa.array([misfits.get(place) for place in range(len(chunk.ids))], pa.string())

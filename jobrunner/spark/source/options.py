@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from jobrunner.broker.keys import split_queue
 from jobrunner.broker.shards import is_shard, whole_queue
@@ -36,6 +36,8 @@ MISFIT = "_misfit"
 _PATTERN = re.compile(r"[*?\[]")
 _NESTED = re.compile(r"`[^`]*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|<[^<>]*>|\([^()]*\)")
 _FIELD = re.compile(r"\s*[^\s:]+(?:\s*:\s*|\s+)(?P<type>\w+)")
+_NAME = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)*)`|(?P<plain>[^\s:]+))")
+_NOT_NULL = re.compile(r"\s+NOT\s+NULL\b", re.IGNORECASE)
 _TYPES = (
     "string", "int", "bigint", "double", "boolean", "timestamp", "date", "decimal", "float", "binary", "array", "map",
     "struct", "variant", "timestamp_ntz", "timestamp_ltz", "integer", "long", "smallint", "short", "tinyint", "byte",
@@ -249,11 +251,13 @@ def default_schema(options: ReadOptions) -> str:
         names = options.columns or (PAYLOAD, *USUAL_COLUMNS)
         return ", ".join(f"{name} {_ddl(name)}" for name in names)
     names = options.columns or (*USUAL_COLUMNS, MISFIT)
-    return ", ".join([options.payload_schema, *(f"{name} {_ddl(name)}" for name in names)])
+    return ", ".join([_without_not_null(options.payload_schema)[0], *(f"{name} {_ddl(name)}" for name in names)])
 
 
-def shape_of(schema: StructType) -> ReadSchema:
-    """The origin of each column of a schema. Raises InvalidOption for a column that has none."""
+def shape_of(schema: StructType, payload_schema: str | None = None) -> ReadSchema:
+    """The origin of each column of a schema. A field that the option payloadSchema says is NOT NULL is required in
+    payloads. Raises InvalidOption for a column without an origin."""
+    required = _without_not_null(payload_schema or "")[1]
     item, fields, raw, misfit = [], [], False, False
     for column in schema.fields:
         if column.name == PAYLOAD and isinstance(column.dataType, (StringType, BinaryType)):
@@ -264,10 +268,32 @@ def shape_of(schema: StructType) -> ReadSchema:
             _check_item_column(column.name, column.dataType.simpleString())
             item.append(column.name)
         else:
-            fields.append(column)
+            is_nullable = column.nullable and column.name not in required
+            fields.append(StructField(column.name, column.dataType, is_nullable, column.metadata))
     of_payload = StructType(fields)
     check_readable(of_payload)
     return ReadSchema(schema=schema, item=tuple(item), fields=of_payload, raw=raw, misfit=misfit)
+
+
+def _without_not_null(ddl: str) -> tuple[str, set[str]]:
+    """The fields without NOT NULL, and the names of those that had it: a column must be able to hold the null of a
+    payload that does not fit."""
+    hidden, before = ddl, ""
+    while hidden != before:  # text in brackets or quotes may have commas
+        hidden, before = _NESTED.sub(lambda found: "_" * len(found[0]), hidden), hidden
+    required, kept, at = set(), [], 0
+    for found in _NOT_NULL.finditer(hidden):
+        start = hidden.rfind(",", 0, found.start()) + 1
+        required.add(_named(ddl[start : found.start()]))
+        kept.append(ddl[at : found.start()])
+        at = found.end()
+    return "".join([*kept, ddl[at:]]), required
+
+
+def _named(field: str) -> str:
+    """The name at the start of a field's DDL."""
+    found = _NAME.match(field)
+    return "" if found is None else found["plain"] or found["quoted"].replace("``", "`")
 
 
 def _ddl(name: str) -> str:

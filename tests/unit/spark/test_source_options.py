@@ -7,7 +7,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from jobrunner.errors import InvalidName, InvalidOption
-from jobrunner.spark.source.options import batch_options, default_schema, stream_options
+from jobrunner.spark.source.options import batch_options, default_schema, shape_of, stream_options
 from jobrunner.spark.source.table import options_of_table, stored_options, storing_options
 
 THERE = ["flights/raw", "flights/late", "orders"]
@@ -84,6 +84,19 @@ def test_fields_that_have_types_are_left_to_spark(ddl):
 def test_a_type_that_spark_does_not_have_is_named_with_the_option(ddl, wanted):
     with pytest.raises(InvalidOption, match=f"payloadSchema=.* {wanted}"):
         batch_options({"queue": "q", "payloadSchema": ddl})
+
+
+def test_fields_that_are_not_null_are_required_and_their_columns_hold_the_null_of_a_misfit():
+    """Spark ended the read at the null of the first payload that did not fit, and folded `n IS NULL` into false."""
+    ddl = "n int NOT NULL, `a, ``b` map<string,struct<x:int NOT NULL>> not  null COMMENT 'x NOT NULL, y', c: date"
+    options = batch_options({"queue": "q", "payloadSchema": ddl, "columns": "_id"})
+    assert default_schema(options) == (
+        "n int, `a, ``b` map<string,struct<x:int NOT NULL>> COMMENT 'x NOT NULL, y', c: date, _id string"
+    )
+    schema = StructType([StructField(name, IntegerType()) for name in ("n", "a, `b", "c")])
+    shape = shape_of(schema, options.payload_schema)
+    assert [one.nullable for one in shape.fields] == [False, False, True]
+    assert all(one.nullable for one in shape.schema)
 
 
 @pytest.mark.parametrize("given", ["²", "٣", "9" * 5000, "0", "-1", ""])
