@@ -34,6 +34,7 @@ from jobrunner.client.operations.operation import run_operation
 from jobrunner.client.records import queue_names
 from jobrunner.encryption.envelope import STORED
 from jobrunner.errors import HistoryTrimmed, JobrunnerError
+from jobrunner.retry import seconds
 from jobrunner.spark.columns import ITEM_COLUMNS
 from jobrunner.spark.data_source import prepare
 from jobrunner.spark.failures import error_line, is_of_spark
@@ -101,9 +102,10 @@ def archive(
 
     `path`: a folder or URL, or a table: `delta:/lake/history`, `iceberg:catalog.db.history`. `likes`: patterns of
     queue names. `watch` is entered while rows are written, `trimming` while archived tasks are deleted. Raises
-    UsageError when another process writes this archive, TableError for an unavailable table or a table that does not
-    fit.
+    UsageError when another process writes this archive, InvalidOption for a `lag_s` below 0, TableError for an
+    unavailable table or a table that does not fit.
     """
+    lag_s = seconds(lag_s, option="lag_s")  # a window that ends later would hide what ends before its end
     prepare(spark)
     run = _ArchiveRun(spark, client, archive_at(spark, path), tell, watch)
     with run.claim.held():

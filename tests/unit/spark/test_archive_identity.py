@@ -9,6 +9,8 @@ pytest.importorskip("pyspark")
 
 from py4j.protocol import Py4JError
 
+from jobrunner.errors import InvalidOption
+from jobrunner.spark.history.archive import archive
 from jobrunner.spark.history.archive_claim import cancellable
 from jobrunner.spark.history.archive_files import FolderArchive
 from jobrunner.spark.history.archive_tables import place_of
@@ -19,6 +21,14 @@ def identity(path: object) -> str:
     place = place_of(str(path))
     assert isinstance(place, str)
     return FolderArchive(session, place).identity
+
+
+@pytest.mark.parametrize("lag_s", [-5, -0.001, float("nan")])
+def test_a_window_that_would_end_in_the_future_is_refused(lag_s: float) -> None:
+    """Tasks that end until then would be in no window."""
+    nothing: Any = None
+    with pytest.raises(InvalidOption, match=r"lag_s is .*; give a timedelta or seconds, from 0"):
+        archive(nothing, nothing, "history", lag_s=lag_s)
 
 
 def test_spellings_of_one_folder_are_one_archive(tmp_path: Any, monkeypatch: Any) -> None:
