@@ -210,7 +210,7 @@ FAULTS: list[tuple[Callable[[Client], None], str, str, str, str]] = [
      "limits.key_inflight + 1 - (", "over the limit"),
     (within_a_rate_of_a_partition, "lib/token_bucket.lua", "math.floor(read.level / read.interval)",
      "math.floor(read.level / read.interval) + 1", "over the limit"),
-    (in_order, "enqueue.lua", "last = math.max(last + STEP, now - now % 1 + HALF)", "last = 1e15 - now",
+    (in_order, "enqueue.lua", "'ZADD', waiting, last, id", "'ZADD', waiting, 1e13 - last, id",
      "wrong order"),
     (fail_and_try_again, "fail.lua", "== 'dead' or is_spent(attempts,", "== 'dead' or is_spent(attempts + 1,",
      "attempts miscounted"),
@@ -238,7 +238,7 @@ FAULTS: list[tuple[Callable[[Client], None], str, str, str, str]] = [
      "rule == 'success' and ended == total", "fired early"),
     (cancel_a_flow, "join_arrive.lua", "rule == 'complete' and ended == total", "rule == 'complete'", "fired early"),
     (commit, "commit.lua", "end_leases(ids, live,", "end_leases(ids, {},", "not where it was put"),
-    (move, "move.lua", "end_leases(ids, moved)", "end_leases(ids, {})", "in two places"),
+    (move, "move.lua", "end_leases(ids, ended)", "end_leases(ids, {})", "in two places"),
 ]  # fmt: skip
 
 

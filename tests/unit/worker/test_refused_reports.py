@@ -5,6 +5,7 @@ import pytest
 from jobrunner.errors import ServerFull, ServerRefused
 from jobrunner.outcome import Succeeded
 from jobrunner.worker.fetch import waiting_reports
+from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from jobrunner.worker.fetch.waiting_reports import RefusedReports
 from tests.support.stopped_clock import stopped
 from tests.unit.worker.attempts import attempt_at
@@ -14,7 +15,8 @@ def test_the_minute_of_a_refused_report_begins_when_the_server_takes_writes_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was given up with the first refusal that named the report."""
-    clock, refused, report = stopped(monkeypatch, waiting_reports), RefusedReports(), (attempt_at("a"), Succeeded())
+    clock, refused = stopped(monkeypatch, waiting_reports), RefusedReports(QueueRotation({"q": 1}, 15.0))
+    report = attempt_at("a"), Succeeded()
     damaged = ServerRefused("WRONGTYPE")
 
     refused.keep([report], ServerFull("it is full"))
