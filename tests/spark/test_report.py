@@ -62,10 +62,7 @@ TASKS = [task(number) for number in range(600)]
 @pytest.fixture(scope="module")
 def archive(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("archive") / "history")
-    columns = [name.split()[0] for name in SCHEMA.split(", ")]
-    rows = [tuple(one[name] for name in columns) for one in TASKS]
-    frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
-    frame.write.partitionBy("date", "queue", "window").parquet(path)
+    _frame(spark, TASKS).coalesce(1).write.partitionBy("date", "queue", "window").parquet(path)
     return path
 
 
@@ -85,6 +82,11 @@ def instant(spark: Any, archive: str) -> Report:
     """On one job, whose runs took no time."""
     history = read_archive(spark, archive, jobs=["Slow"]).withColumn("_run_ms", F.lit(0))
     return build_report(history, source=archive, split_at=SPLIT)
+
+
+def _frame(spark: Any, rows: list[dict[str, Any]]) -> Any:
+    columns = [name.split()[0] for name in SCHEMA.split(", ")]
+    return spark.createDataFrame([tuple(one[name] for name in columns) for one in rows], SCHEMA)
 
 
 def rank(values: list[float], share: float) -> float:
@@ -165,6 +167,15 @@ def test_a_change_is_told_where_it_was_and_not_where_it_was_not(made: Report) ->
     assert (calm["verdict"], rows["Slow", "dead"]["verdict"]) == ("no clear change", "no clear change")
     before = [run_s(one) for one in TASKS if one["_type"] == "Welcome" and one["_finished_at"] < SPLIT]
     assert calm["before"] == pytest.approx(1000 * mean(before))
+
+
+def test_a_change_of_tasks_whose_starts_lie_after_their_ends_has_no_runs_and_its_waits(spark: Any) -> None:
+    """As where the clock of a worker is wrong."""
+    wrong = [one | {"_started_at": one["_finished_at"] + timedelta(seconds=9)} for one in TASKS[300:]]
+    change = build_report(_frame(spark, TASKS[:280] + wrong), source="a", split_at=SPLIT).table("change").records()
+    figures = {row["figure"]: row["verdict"] for row in change if row["job"] == "all jobs"}
+    assert figures["wait mean"] == "clearly more"
+    assert "run mean" not in figures
 
 
 def test_filters_leave_out_queues_jobs_and_times(spark: Any, archive: str) -> None:

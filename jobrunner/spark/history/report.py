@@ -255,7 +255,7 @@ def _compared(before: Row, after: Row, before_s: float, after_s: float) -> list[
         means = before[f"{what}_mean"], after[f"{what}_mean"]
         if None in means:
             continue
-        spread = _error_of_means(before, after, f"{what}_spread")
+        spread = _error_of_means(before, after, what)
         rows.append(
             _figure(f"{what} mean", "ms", means[0] * 1e3, means[1] * 1e3, _verdict(means[1] - means[0], spread))
         )
@@ -268,11 +268,11 @@ def _figure(name: str, unit: str, before: float, after: float, verdict: str) -> 
     return name, unit, before, after, after / before - 1 if before else None, verdict
 
 
-def _error_of_means(before: Row, after: Row, spread: str) -> float | None:
+def _error_of_means(before: Row, after: Row, what: str) -> float | None:
     """The standard error of a difference of two means (Welch); None when a side has one value only."""
-    if before[spread] is None or after[spread] is None:
+    if before[f"{what}_spread"] is None or after[f"{what}_spread"] is None:
         return None
-    return math.sqrt(before[spread] ** 2 / before.runs + after[spread] ** 2 / after.runs)
+    return math.sqrt(sum(side[f"{what}_spread"] ** 2 / side[f"{what}_count"] for side in (before, after)))
 
 
 def _verdict(difference: float, error: float | None) -> str:

@@ -171,8 +171,9 @@ def change(runs: DataFrame, split_at: datetime) -> dict[str, tuple[Row | None, R
             F.grouping("job").alias("is_all"),
             *_figures(),
             F.stddev("run_s").alias("run_spread"),
-            F.count("run_s").alias("runs"),
+            F.count("run_s").alias("run_count"),
             F.stddev("wait_s").alias("wait_spread"),
+            F.count("wait_s").alias("wait_count"),
             F.avg("wait_s").alias("wait_mean"),
         )
         .collect()
