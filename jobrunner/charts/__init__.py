@@ -93,7 +93,8 @@ def times(first: datetime, last: datetime, start: float, end: float, steps: int 
 
 def round_step(length_s: float, most: int) -> int:
     """The shortest round length of time, in seconds, that divides `length_s` into at most `most` steps."""
-    return next((step for step in _STEPS_S if length_s / step <= most), _STEPS_S[-1])
+    longest = _STEPS_S[-1] * max(math.ceil(length_s / most / _STEPS_S[-1]), 1)
+    return next((step for step in _STEPS_S if length_s / step <= most), longest)
 
 
 def nice_top(most: float) -> float:

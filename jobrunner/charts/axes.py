@@ -19,6 +19,7 @@ _BOTTOM = 46
 _TIME_STEPS = 5
 _LABEL_WIDTH, _MOST_LABEL_WIDTH = 7.5, 180
 _DAY_S = 86_400
+_LAST = datetime.max.replace(tzinfo=UTC)
 _LONGEST_LABEL = 22
 
 
@@ -159,7 +160,7 @@ def _svg(parts: Sequence[str], title: str, height: float = HEIGHT) -> str:
 
 
 def _times(starts: Sequence[datetime], bucket_s: int) -> ChartScale:
-    end = starts[-1] + timedelta(seconds=bucket_s)
+    end = starts[-1] + min(timedelta(seconds=bucket_s), _LAST - starts[-1])
     return times(starts[0], end, _AREA.left, _AREA.right, _TIME_STEPS)
 
 

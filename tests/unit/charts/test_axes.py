@@ -28,6 +28,13 @@ def test_a_linear_axis_starts_at_zero_and_holds_the_most(most, ticks):
     assert (scale.at(0), scale.at(scale.high)) == (100, 0)
 
 
+def test_a_time_axis_may_reach_from_the_first_to_the_last_year():
+    """As in a report on tasks of which one has a wrong clock: the end of its last bucket was beyond all instants."""
+    starts = [datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)]
+    drawn = stacked_bars(starts, 7 * 86_400, [series(1, 2)], "tasks/s")
+    assert 3 < len(marks(drawn, "line", "notch")) < 10
+
+
 def test_a_small_axis_has_three_ticks():
     assert halves(5, 0, 90).ticks == (0, 3, 6)
 
