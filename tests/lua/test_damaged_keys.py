@@ -1,4 +1,4 @@
-"""A key of a wrong type: a call that needs it is refused and changes nothing, so all is well once the key is repaired."""
+"""A key of a wrong type: a call that needs it is refused and changes nothing, so all is well once it is repaired."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

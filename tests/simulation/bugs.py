@@ -51,7 +51,7 @@ BUGS = {
         20000, "",
     ),
     "COMMIT_NOT_COUNTED": Bug("  redis.call('HINCRBY', counters, outcome, total)\n", "", 100, "entered orders/"),
-    "MOVED_AND_STILL_PENDING": Bug("end_leases(ids, moved)\n", "", 200, "orders/"),
+    "MOVED_AND_STILL_PENDING": Bug("end_leases(ids, ended)\n", "", 200, "orders/"),
     "RECOVERED_AND_STILL_PENDING": Bug("  redis.call('ZREM', pending, unpack(expired))\n", "", 500, ""),
     "EXPIRY_NOT_COUNTED": Bug(
         "'expiries', expiries, 'retry_count', attempts, 'more', 1", "'expiries', expiries, 'more', 1", 500,
