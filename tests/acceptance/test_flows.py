@@ -72,11 +72,10 @@ def test_a_worker_killed_between_a_report_and_its_relay_holds_up_no_flow(
 ) -> None:
     """Each worker dies of the first relay it begins, so each makes one report; the leader's scan does the rest."""
     killer: dict[str, Any] = {"modules": ["flow_killer"], "queues": ["t", "u"], "leader_ttl": 1}
+    first = fleet.start_one(**killer)
     flow = chain(
         group(jobs.FlowStep(n=1), jobs.FlowStep(n=2), on_complete=jobs.FlowNote(name="done")), jobs.FlowStep(n=3)
     ).enqueue()
-
-    first = fleet.start_one(**killer)
     assert first.wait() == -9
     assert raw.hlen(keys.outbox("t")) > 0, "it was killed before the relay"
     assert current.queue("t").totals()["succeeded"] > 0, "and after the report"
