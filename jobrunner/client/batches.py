@@ -247,7 +247,7 @@ class BatchLease:
         """Reads `size` from the server when the reply to a fill was lost; that fill adds no members after this call.
         Otherwise a decision would end members that no function has processed."""
         if not self._size_is_sure:
-            self.size, self._ends_ms = self._broker.run(self._filled(0))
+            self.size, self._ends_ms, _ = self._broker.run(self._filled(0))
             self._size_is_sure = True
 
     def is_at_last_attempt(self) -> bool:
@@ -349,13 +349,14 @@ class BatchLease:
         before, slices = self.size, self.batches.filling
         while (wanted := min(before + n - (had := self.size), slices.size)) > 0:
             self._size_is_sure = False
-            self.size, self._ends_ms = slices.run(self._filled, lambda reply: reply[0] - self.size, most=wanted)
+            found = slices.run(self._filled, lambda reply: reply[0] - self.size, most=wanted)
+            self.size, self._ends_ms, is_cut_short = found
             self._size_is_sure = True
-            if self.size - had < wanted:
+            if self.size - had < wanted and not is_cut_short:
                 break
         return self.size - before
 
-    def _filled(self, count: int) -> Call[tuple[int, float]]:
+    def _filled(self, count: int) -> Call[tuple[int, float, bool]]:
         self._fills += 1
         return calls.fill(
             self._keys, self.id, self.epoch, had=self.size, count=count, lease_ms=self._lease_ms, turn=self._fills

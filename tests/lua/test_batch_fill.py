@@ -20,7 +20,7 @@ def members(line, batch="b"):
 def test_the_first_in_line_become_members_and_stand_in_pending_for_a_week(mail, clock):
     mail.enqueue("a", "b", "c")
 
-    assert fill(mail, 2) == (2, clock.ms + 1000)
+    assert fill(mail, 2) == (2, clock.ms + 1000, False)
 
     assert members(mail) == ["a", "b"]
     assert mail.ids("waiting") == ["c"]
@@ -31,7 +31,7 @@ def test_the_first_in_line_become_members_and_stand_in_pending_for_a_week(mail, 
 
 
 def test_nothing_is_made_when_nothing_waits(mail):
-    assert fill(mail) == (0, 0.0)
+    assert fill(mail) == (0, 0.0, False)
     assert mail.raw.keys(mail.keys.batch + b"*") == []
 
 
@@ -51,8 +51,8 @@ def test_a_queue_that_keeps_history_notes_when_a_member_was_handed_out(mail, clo
 def test_the_same_call_again_adds_nothing(mail):
     mail.enqueue("a", "b", "c", "d")
 
-    assert fill(mail, 2) == fill(mail, 2)
-    assert fill(mail, 1, had=2) == fill(mail, 1, had=2)
+    assert fill(mail, 2)[:2] == fill(mail, 2)[:2]
+    assert fill(mail, 1, had=2)[:2] == fill(mail, 1, had=2)[:2]
 
     assert members(mail) == ["a", "b", "c"]
 
@@ -66,6 +66,30 @@ def test_a_call_that_comes_late_for_the_second_time_adds_nothing_that_its_caller
     assert members(mail) == ["a"]
     assert mail.ids("waiting") == ["b"]
     assert fill(mail, 5, had=1, turn=3)[0] == 2
+
+
+def test_a_call_that_a_bound_ended_says_that_more_may_wait(mail, clock):
+    mail.enqueue(*[f"expired{n}" for n in range(600)], expires_in_ms=1)
+    mail.enqueue("a")
+    clock.advance(500)
+
+    assert fill(mail, 1) == (0, 0.0, True)
+    assert fill(mail, 1) == (1, clock.ms + 1000, False), "a batch that does not exist is filled by the same call again"
+
+    mail.enqueue(*[f"gone{n}" for n in range(600)], expires_in_ms=1)
+    mail.enqueue("b")
+    clock.advance(500)
+    for _ in range(2):
+        assert fill(mail, 1, had=1, turn=2)[::2] == (1, True), "sent again it changes nothing, and is asked once more"
+    assert fill(mail, 1, had=1, turn=3)[::2] == (2, False)
+    assert members(mail) == ["a", "b"]
+
+
+def test_a_call_behind_tasks_that_come_due_says_that_more_may_wait(mail, clock):
+    mail.enqueue(*[f"late{n}" for n in range(1200)], delay_ms=10, expires_in_ms=1)
+    clock.advance(500)
+
+    assert fill(mail, 1)[::2] == (0, True)
 
 
 def test_only_the_holder_adds_more(mail, clock):

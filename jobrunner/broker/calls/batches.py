@@ -94,7 +94,9 @@ def _advanced(reply: list[Any]) -> Advance:
     return Advance(*[reply[0] == b"done", *reply[1:6], reply[6].decode() or None])
 
 
-_fill: ScriptCommand[tuple[int, float]] = ScriptCommand("batch_fill", lambda reply: (reply[0], float(reply[1] or 0)))
+_fill: ScriptCommand[tuple[int, float, bool]] = ScriptCommand(
+    "batch_fill", lambda reply: (reply[0], float(reply[1] or 0), reply[2] == 1)
+)
 _begin: ScriptCommand[Any] = ScriptCommand("batch_begin", lambda reply: reply)
 _claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply)
 _renew = ScriptCommand("batch_renew", float)
@@ -130,12 +132,13 @@ def _unless_lost(batch_id: str, read: Callable[[Any], T], reply: Any) -> T:
 
 def fill(
     keys: QueueKeys, batch_id: str, epoch: int, *, had: int, count: int, lease_ms: int, turn: int
-) -> Call[tuple[int, float]]:
+) -> Call[tuple[int, float, bool]]:
     """Adds up to `count` members, first in line, to a batch that has `had` members; with `had` 0 the batch is new.
     `turn` counts the calls for the batch from 1.
 
-    Reply: how many members the batch has, and the end of its lease, Unix ms; (0, 0.0) when no task waits and the batch
-    does not exist. A repeated call changes nothing, however late it arrives. Raises BatchLost, also for a part of a
+    Reply: how many members the batch has; the end of its lease, Unix ms; and whether more tasks may wait behind those
+    that the call looked at. The first two are 0 for a batch that does not exist because the call found no task. In a
+    batch that exists a repeated call changes nothing, however late it arrives. Raises BatchLost, also for a part of a
     batch: a part never gets other members.
     """
     return _with_batch(

@@ -7,11 +7,11 @@ local now_ms, tasks, queue, id, epoch, had, count, lease, lease_ms, turn = unpac
 --       epoch: of the caller · had: members it has by now, 0 for a new one · count: at most so many more ·
 --       lease: number of all its leases · lease_ms: length of the batch's own · turn: counts the calls for this batch,
 --       from 1 on; a call that is sent again has the same
--- reply {how many members it has, end of its lease (Unix ms)}, or {'lost'}, {'half'} (nothing changed): parts of a
---       batch are ranges of the list of their root, so what is appended to a list of their own is in no batch
+-- reply {how many members it has, end of its lease (Unix ms), 1 if more may wait, as a bound ended the call}, or
+--       {'lost'}, {'half'} (nothing changed): parts of a batch are ranges of their root's list
 -- In a queue that keeps history the field `started_at` of a member is the time when it was handed out.
--- The same call again changes nothing, even if it comes late or found no tasks before. Unfit tasks are dropped and
---       limits hold, as for reserve.
+-- The same call again changes nothing in a batch that exists, even if it comes late or found no tasks before. Unfit
+--       tasks are dropped and limits hold, as for reserve.
 -- include numbers commands queue_position queue_settings waiting_set task_end history task_leases error_groups
 -- include dead_tasks lease_recovery maintenance token_bucket partition_limits partition_rotation queue_scan hand_out
 -- include batch
@@ -28,7 +28,7 @@ if is_new and had ~= '0' or not is_new and not (is_leased_as(read, epoch, now) a
 end
 if not is_new and read.list ~= id then return {'half'} end
 local is_over = not is_new and (read.size ~= had or tonumber(turn) <= (tonumber(read.turn) or 0))
-if is_over then return {tonumber(read.size), read.ends} end
+if is_over then return {tonumber(read.size), read.ends, 1} end
 count = tonumber(count)
 local config = maintain(now, count)
 local member_lease_end, members = exact(now + MEMBER_LEASE_MS), batch .. ':members'
@@ -53,10 +53,11 @@ local function hand_out(ids)
 end
 
 local free = config.max_inflight < math.huge and config.max_inflight - redis.call('ZCARD', pending) or math.huge
-local taken = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
+local taken, is_cut_short, lifts = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
+is_cut_short = is_cut_short or taken < count and (number(next_event(config, lifts)) or math.huge) <= now
 if taken == 0 then
   if not is_new then redis.call('HSET', batch, 'turn', turn) end
-  return {tonumber(had), read.ends or ''}
+  return {tonumber(had), read.ends or '', is_cut_short and 1 or 0}
 end
 local ends = exact(now + lease_ms)
 if is_new then
@@ -66,4 +67,4 @@ end
 redis.call('HSET', batch, 'size', had + taken, 'ends', ends, 'turn', turn)
 redis.call('ZADD', batches, ends, id)
 if redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
-return {had + taken, ends}
+return {had + taken, ends, is_cut_short and 1 or 0}

@@ -240,6 +240,39 @@ def test_a_first_fill_without_a_reply_is_looked_for_by_the_next_take(
     assert leftovers(raw, keys) == set()
 
 
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("loses", [None, 1, 2])
+def test_a_batch_is_taken_and_filled_behind_any_number_of_items_that_expired(
+    raw_orders, client, clock, monkeypatch, fair, loses
+):
+    """The bound on one call of the server ended the batch: a station waited although items did."""
+    queue = client.queue(RAW)
+    queue.configure(fair=fair)
+    queue.push_many(Item(n, expires_in=1) for n in range(1600))
+    first = queue.push_many(range(3))
+    clock.advance(2_000)
+    run, fills = raw_orders.broker.run, []
+
+    def sends_again(call):
+        if call.script is not None and call.script.name == "batch_fill":
+            fills.append(call)
+            if len(fills) == loses:
+                run(call)
+        return run(call)
+
+    monkeypatch.setattr(raw_orders.broker, "run", sends_again)
+    lease = raw_orders.take(3, lease_s=30)
+    assert lease.members(0, 9) == first
+
+    queue.push_many(Item(n, expires_in=1) for n in range(1600))
+    more = queue.push_many(range(2))
+    clock.advance(2_000)
+    fills.clear()
+    assert raw_orders.top_up(lease, 5) == 2
+    assert lease.members(0, 9) == [*first, *more]
+    assert raw_orders.top_up(lease, 5) == 0
+
+
 def test_a_dissolved_batch_leaves_its_items_where_they_were(raw_orders, client, raw, keys, audit):
     ids = push(client, 3)
     lease = raw_orders.take(2, lease_s=30)
