@@ -281,7 +281,7 @@ def purge(ref: QueueRef, state: str, progress: Progress | None = None) -> Operat
             progress(total)
     if total:
         yield from noting(events.queue_purged(ref.all_keys, ref.whole_name, state, total))
-        yield from relaying(ref.all_keys, tags=[ref.keys.tag])
+    yield from relaying(ref.all_keys, tags=[ref.keys.tag])  # also when nothing is left as the first reply was lost
     return total
 
 

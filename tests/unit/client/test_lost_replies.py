@@ -11,12 +11,15 @@ import pytest
 
 from jobrunner import Job, Queue, job
 from jobrunner.broker import call_stream, reconnect
+from jobrunner.broker.calls import flows
 from jobrunner.broker.connect import Endpoint
 from jobrunner.client import outgoing
 from jobrunner.client.async_client import AsyncClient
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.client.current import pinned
 from jobrunner.client.item import Item
+from jobrunner.client.operations.operation import run_operation
+from jobrunner.client.operations.task import delete_all, requeue_all
 from jobrunner.clock import since_boot
 from jobrunner.errors import (
     DuplicateTask,
@@ -31,6 +34,7 @@ from jobrunner.errors import (
 )
 from jobrunner.jobs.options import Unique
 from jobrunner.jobs.registry import forget
+from jobrunner.join import Arrival, Join, write_onward
 from jobrunner.task import Task, new_id
 from tests.reliability.proxy import Proxy
 from tests.support.server import topology_name
@@ -878,3 +882,39 @@ def test_an_enqueue_of_a_kept_job_leaves_no_note(producer: Client, raw: Any) -> 
             assert len(raw.keys(f"{producer.settings.prefix}:*sent:*")) == 1
     finally:
         forget("Kept")
+
+
+@pytest.mark.parametrize(("change", "script"), [(requeue_all, "requeue"), (delete_all, "remove")])
+def test_a_change_of_many_tasks_counts_those_whose_reply_was_lost(
+    producer: Client, proxy: Proxy, change: Callable[..., Any], script: str
+) -> None:
+    """None counted: the page said that all were refused, and no event was written."""
+    queue = producer.queue("line/q")
+    queue.configure(max_attempts=1)
+    ids = queue.push_many(range(3))
+    queue.rollback_many(queue.reserve(3), delay=0)
+    keys, broker = keys_of(producer), broker_of(producer)
+    assert run_operation(broker, change(keys, "line/q", ["none"])) == 0
+
+    proxy.lose_replies(script)
+    assert run_operation(broker, change(keys, "line/q", ids)) == 3
+    assert proxy.lost[script] == 1
+    assert queue.counts()["dead"] == 0
+    assert run_operation(broker, change(keys, "line/q", ids)) == 0
+
+
+def test_a_purge_whose_reply_was_lost_tells_the_joins_of_what_it_purged(producer: Client, proxy: Proxy) -> None:
+    queue, behind = producer.queue("line/q"), producer.queue("behind")
+    keys, broker = keys_of(producer), broker_of(producer)
+    task = Task(id="joined", queue="behind", payload=b"{}")
+    broker.run(
+        flows.prepare(
+            keys.queue("behind"), Join(id="j", queue="behind", rule="complete", total=1, ttl_ms=10**6, task=task)
+        )
+    )
+    producer.enqueue(Task(id="a", queue="line/q", payload=b"{}", then=write_onward([Arrival("behind", "j", 0)])))
+
+    proxy.lose_replies("purge")
+    queue.purge("waiting")
+    assert proxy.lost["purge"] == 1
+    assert behind.ids("waiting") == ["joined"]
