@@ -322,6 +322,14 @@ def test_results_that_are_too_large_are_the_death_of_the_task(mail, audit):
     assert audit("mail")["dead"] == 1
 
 
+def test_a_task_that_died_of_its_results_leaves_its_partition(mail):
+    mail.configure(fair=1)
+    assert too_large(mail) == "dead"
+
+    names = (b"mail:partition:", b"mail:rotation:", b"mail:blocked", b"mail:unsure")
+    assert [key for key in mail.raw.scan_iter(count=1000) if any(name in key for name in names)] == []
+
+
 def test_what_is_collected_is_measured_with_its_outcomes(mail):
     prepare(mail, total=1500)
     fill(mail, 1500)

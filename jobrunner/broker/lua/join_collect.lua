@@ -10,7 +10,8 @@ local now_ms, tasks, finished = unpack(ARGV)
 --       is collected is too large for the outbox: take it part by part to the joins behind, then call `join_pass_on`),
 --       'dead' (the task is, and the outbox may have an entry), 'noted' (nothing to collect) or 'gone' (no such join)
 -- Any process may call it at any time: the progress is in the join itself.
--- include numbers commands queue_position queue_settings waiting_set task_end error_groups dead_tasks join_results
+-- include numbers commands queue_position queue_settings waiting_set partition_limits task_end error_groups dead_tasks
+-- include join_results
 
 local now = read_clock(now_ms)
 local state = redis.call('HMGET', joining, 'rule', 'total', 'ttl_ms', 'fired', 'results', 'f:then', 'gathered')

@@ -124,6 +124,7 @@ local SEND_AGAIN = 'and send the flow again'
 -- instead of none.
 local function bury_join_task(joining, total, now, config)
   local id = start_join_task(joining, {'results', 'too large', 'outcomes', '[]'}, now)
+  leave_partition(string.sub(waiting, 1, -8), id)
   redis.call('ZREM', waiting, id)
   redis.call('ZREM', scheduled, id)
   bury(id, now, 'the results of the ' .. total .. TOO_LARGE .. SEND_AGAIN, config)
