@@ -322,6 +322,22 @@ def test_the_next_task_of_a_key_at_its_limit_blocks_it_at_once(mail, add):
     assert not mail.raw.exists(mail.keys.base + b"mail:rotation:0")
 
 
+def test_a_pop_that_looked_at_some_of_the_keys_at_their_limit_says_that_there_may_be_more(mail):
+    """It said that the queue was empty, though a pop takes no lease, and the keys may give tasks."""
+    limit(mail, key_inflight=1, key_tokens=9, key_interval_us=HOUR_US)
+    sent = [Task(id=f"{n}-{turn}", queue="mail", payload=b"", key=f"k{n:03}") for n in range(150) for turn in (0, 1)]
+    for first in range(0, 300, 100):
+        mail.run(new_tasks.enqueue(mail.keys, sent[first : first + 100]))
+    while mail.reserve(100):
+        pass
+    assert mail.raw.zcard(mail.keys.base + b"mail:blocked") == 150
+    for n in range(100):  # those that come first have no token either
+        mail.raw.hset(mail.keys.base + b"mail:bucket:k%03d" % n, mapping={"level": 0})
+
+    assert mail.run(leases.pop(mail.keys, 10)) is None
+    assert len(mail.run(leases.pop(mail.keys, 10))) == 10
+
+
 def test_a_removed_task_costs_its_key_nothing(mail, add):
     limit(mail, key_inflight=1)
     add("a0")

@@ -113,10 +113,9 @@ local function unblock_partitions(prefix, limits, limiter, wanted, now, turn, ar
   check_partitions(prefix, old, limiter, turn)
   call_sliced('ZREM', unsure, old)
   -- A pop takes no lease, so the count of leases keeps no partition out.
-  if not are_leased then
-    check_partitions(prefix, redis.call('ZRANGEBYSCORE', blocked, exact(FAR), '+inf', 'LIMIT', 0, slice), limiter, turn)
-  end
-  return #due == slice or #old >= UNBLOCKED_SLICE
+  local held = are_leased and {} or redis.call('ZRANGEBYSCORE', blocked, exact(FAR), '+inf', 'LIMIT', 0, slice)
+  check_partitions(prefix, held, limiter, turn)
+  return #due == slice or #old >= UNBLOCKED_SLICE or #held == slice
 end
 
 -- When the next partition has a token again, Unix ms.
