@@ -338,6 +338,24 @@ def test_a_pop_that_looked_at_some_of_the_keys_at_their_limit_says_that_there_ma
     assert len(mail.run(leases.pop(mail.keys, 10))) == 10
 
 
+@pytest.mark.parametrize("way", ["purge", "remove"])
+def test_a_key_that_many_tasks_leave_is_looked_at_once(mail, way):
+    """Each task looked at up to four keys of its partition, and removed it from three sets: the server was blocked."""
+    mail.configure(fair=1)
+    sent = [Task(id=f"{n}", queue="mail", payload=b"", key=f"k{n % 20}") for n in range(60)]
+    mail.run(new_tasks.enqueue(mail.keys, sent))
+    mail.raw.config_resetstat()
+
+    if way == "purge":
+        assert mail.run(queues.purge(mail.keys, "waiting")) == 60
+    else:
+        assert mail.run(tasks.remove(mail.keys, [one.id for one in sent])) == ["ok"] * 60
+
+    stats = mail.raw.info("commandstats")
+    assert stats["cmdstat_exists"]["calls"] == 20
+    assert mail.raw.keys(mail.keys.base + b"mail:rotation*") == mail.raw.keys(mail.keys.base + b"mail:partition*") == []
+
+
 def test_a_removed_task_costs_its_key_nothing(mail, add):
     limit(mail, key_inflight=1)
     add("a0")

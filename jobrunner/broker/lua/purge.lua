@@ -13,12 +13,12 @@ local found = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'WITHSCORES', 'LIMI
 if #found == 0 then return 0 end
 local is_history = string.sub(counter, 1, 7) == 'history'
 local is_waiting, is_dead = string.sub(set, -8) == ':waiting', string.sub(set, -5) == ':dead'
-local ids, keys = {}, {}
+local ids, keys, left = {}, {}, {}
 for n = 1, #found, 2 do
-  local id, score = found[n], tonumber(found[n + 1])
-  ids[#ids + 1] = id
-  if is_waiting and score >= UNPARTITIONED then leave_partition(string.sub(set, 1, -8), id) end
+  ids[#ids + 1] = found[n]
+  if is_waiting then take_off_partition(string.sub(set, 1, -8), found[n], tonumber(found[n + 1]), left) end
 end
+settle_partitions(string.sub(set, 1, -8), left)
 redis.call('ZREM', set, '')  -- as write_even_when_full: what is noted next comes before what is deleted
 if is_history then note_trimmed(settings, found[#found]) end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)

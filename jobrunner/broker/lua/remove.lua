@@ -9,7 +9,7 @@ local now_ms, tasks, dead_only = unpack(ARGV, 1, 3)
 -- Works on a server that is full.
 -- include numbers commands queue_position waiting_set partition_limits task_end task_leases error_groups
 
-local now, removed, finished = read_clock(now_ms), 0, 0
+local now, removed, finished, prefix, left = read_clock(now_ms), 0, 0, string.sub(waiting, 1, -8), {}
 
 local function remove_one(id)
   if dead_only == '1' and not redis.call('ZSCORE', dead, id) then return 'gone' end
@@ -21,7 +21,7 @@ local function remove_one(id)
   local was_dead = redis.call('ZREM', dead, id)
   local group = was_dead == 1 and redis.pcall('HGET', tasks .. id, 'group')
   if group and not group.err then leave_group(group) end
-  leave_partition(string.sub(waiting, 1, -8), id)
+  take_off_partition(prefix, id, tonumber(redis.call('ZSCORE', waiting, id) or 0), left)
   local was_live = redis.call('ZREM', waiting, id) + redis.call('ZREM', scheduled, id) + (lease_end and 1 or 0)
   if was_done + was_dead + was_live == 0 then return 'gone' end
   local onward = was_live > 0 and redis.pcall('HGET', tasks .. id, 'then')
@@ -33,6 +33,7 @@ end
 
 local replies = {}
 for i = 4, #ARGV do replies[i - 3] = remove_one(ARGV[i]) end
+settle_partitions(prefix, left)
 if removed > 0 then redis.call('HINCRBY', counters, 'purged', removed) end
 if finished > 0 then redis.call('HINCRBY', counters, 'history_purged', finished) end
 return replies

@@ -126,19 +126,36 @@ local function unblocks_at(prefix, now)
 end
 
 -- Removes a waiting task from its partition before it leaves `waiting` other than by its turn, or gets another place
--- there, and perhaps another partition. (The score in `waiting` is exact only to 1/64 ms: if both places are within it,
--- both partitions would hand the task out.) A partition without tasks loses its turn, and is blocked no more: the next
--- task of it checks its limits. `keeps_turn`: the task is about to return.
-local function leave_partition(prefix, id, keeps_turn)
-  local score = tonumber(redis.call('ZSCORE', prefix .. 'waiting', id) or 0)
+-- there, perhaps in another partition. (The score in `waiting` is exact only to 1/64 ms: if both places are within it,
+-- both partitions would hand the task out.) `left` notes the partition for settle_partitions.
+local function take_off_partition(prefix, id, score, left)
   if score < UNPARTITIONED then return end
   local band, partition = band_of(score - PARTITIONED), partition_of(id)
   redis.call('ZREM', partition_key(prefix, band, partition), id)
-  if keeps_turn or redis.call('EXISTS', partition_key(prefix, band, partition)) == 1 then return end
-  redis.call('ZREM', rotation_key(prefix, band), partition)
-  for other = -1, 1 do
-    if redis.call('EXISTS', partition_key(prefix, other, partition)) == 1 then return end
+  left[band] = left[band] or {}
+  left[band][partition] = true
+end
+
+-- A partition without tasks loses its turn, and is blocked no more: the next task of it checks its limits.
+local function settle_partitions(prefix, left)
+  local idle = {}
+  for band, partitions in pairs(left) do
+    local empty = {}
+    for partition in pairs(partitions) do
+      local indexes = redis.call('EXISTS', partition_key(prefix, -1, partition), partition_key(prefix, 0, partition),
+        partition_key(prefix, 1, partition))
+      if indexes == 0 then idle[#idle + 1] = partition end
+      local has_tasks = indexes > 0 and redis.call('EXISTS', partition_key(prefix, band, partition)) == 1
+      if not has_tasks then empty[#empty + 1] = partition end
+    end
+    call_sliced('ZREM', rotation_key(prefix, band), empty)
   end
-  redis.call('ZREM', prefix .. 'blocked', partition)
-  redis.call('ZREM', prefix .. 'unsure', partition)
+  for _, set in ipairs({'blocked', 'unsure'}) do call_sliced('ZREM', prefix .. set, idle) end
+end
+
+-- `keeps_turn`: the task is about to return.
+local function leave_partition(prefix, id, keeps_turn)
+  local left = {}
+  take_off_partition(prefix, id, tonumber(redis.call('ZSCORE', prefix .. 'waiting', id) or 0), left)
+  if not keeps_turn then settle_partitions(prefix, left) end
 end
