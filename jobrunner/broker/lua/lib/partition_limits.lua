@@ -153,8 +153,7 @@ local function settle_partitions(prefix, left)
   for _, set in ipairs({'blocked', 'unsure'}) do call_sliced('ZREM', prefix .. set, idle) end
 end
 
--- `keeps_turn`: the task is about to return.
-local function leave_partition(prefix, id, keeps_turn)
+local function leave_partition(prefix, id, keeps_turn)  -- `keeps_turn`: the task is about to return
   local left = {}
   take_off_partition(prefix, id, tonumber(redis.call('ZSCORE', prefix .. 'waiting', id) or 0), left)
   if not keeps_turn then settle_partitions(prefix, left) end
