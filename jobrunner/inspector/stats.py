@@ -2,10 +2,12 @@
 
 Workers add their counts every five seconds, so the newest numbers are that old, and a killed worker loses at most that
 much. Each function makes one round trip; the window is cut by the server's clock. Queues whose tasks no worker counted
-(leases of bare queues) are counted by the growth of their totals in each minute.
+(leases of bare queues) are counted by the growth of their totals in each minute. Deaths that no worker reported, as of
+expired tasks and of those whose worker was killed, are counted by that growth in every queue; they are of no job.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -51,6 +53,8 @@ __all__ = [
 Hash = Mapping[str, str]
 Figure = tuple[tuple[str, str, str], int]
 """((queue, type, name), number), as counted by workers."""
+Growths = Mapping[str, Mapping[str, int]]
+"""The growth of totals in a step, by queue and name of the total."""
 _MARGIN = 2
 """Extra steps read on either side, in case this machine's clock differs from the server's."""
 _HOUR = timedelta(hours=1)
@@ -64,6 +68,8 @@ class StatsWindow:
     step_ms: int
     hashes: list[dict[str, str]]
     figures: list[list[Figure]]
+    before: Sequence[Figure] = ()
+    """The workers' counts in the minute before, of which the first samples tell; none where steps are hours."""
     problem: str = ""
     """The reason why nothing was read, where that is allowed."""
 
@@ -100,9 +106,12 @@ def read_window(
         there, first, found, problem = here, here - count + 1, [{}] * count, str(error)
     begin, end = there - count + 1 - first, there + 1 - first
     starts = [float((first + place) * step_ms) for place in range(begin, end)]
+    before = _figures(found[begin - 1]) if begin and unit == "minute" else []
     found = found[begin:end]
     figures = [_figures(hash_) for hash_ in found]
-    return StatsWindow(starts=starts, step_ms=step_ms, hashes=found, figures=figures, problem=problem)
+    return StatsWindow(
+        starts=starts, step_ms=step_ms, hashes=found, figures=figures, before=before, problem=problem
+    )  # fmt: skip
 
 
 def _key(keys: Keys, unit: Unit, number: int) -> bytes:
@@ -202,9 +211,8 @@ def series(
 
 def series_of(window: StatsWindow, *, is_whole: bool = True) -> StatsSeries:
     """The series of a window; `is_whole`: the window has more than one job."""
-    tallied = frozenset(parts[0] for parts in added_up(window.figures))
-    growth = [grown(hash_) if is_whole else {} for hash_ in window.hashes]
-    found = [_StepSums(*one, tallied) for one in zip(window.figures, growth, strict=True)]
+    growth: list[Growths] = [grown(hash_) if is_whole else {} for hash_ in window.hashes]
+    found = [_StepSums(*one) for one in zip(window.figures, growth, uncounted(window, growth), strict=True)]
     pairs = zip(window.starts, found, window.hashes, strict=True)
     steps = tuple(_step(start, sums, hash_, is_whole=is_whole) for start, sums, hash_ in pairs)
     total = StatsTotal()
@@ -221,7 +229,10 @@ def series_of(window: StatsWindow, *, is_whole: bool = True) -> StatsSeries:
 def by_job(
     client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None
 ) -> list[JobStats]:
-    """Statistics of each job on each queue over the last `since`, the most attempts first."""
+    """Statistics of each job on each queue over the last `since`, the most attempts first: what workers counted.
+
+    Deaths that no worker reported are of no job; `series` and `by_queue` have them.
+    """
     return jobs_of(read_window(client, since, step, queue, None))
 
 
@@ -243,16 +254,15 @@ def by_queue(
     sums: dict[str, StatsTotal] = {}
     for (name, _, what), by in added_up(window.figures).items():
         sums.setdefault(name, StatsTotal()).add(what, by)
-    tallied = frozenset(sums)
+    growths = [grown(hash_) for hash_ in window.hashes]
     enqueued: dict[str, int] = {}
     stands: list[dict[str, int]] = []
-    for hash_, figures in zip(window.hashes, window.figures, strict=True):
+    for growth, figures, more in zip(growths, window.figures, uncounted(window, growths), strict=True):
         left: dict[str, int] = {}
         for (name, _, what), by in figures:
             if what in LEFT:
                 left[name] = left.get(name, 0) + by
-        growth = grown(hash_)
-        for name, outcome, by in _outcomes_of(growth, tallied):
+        for name, outcome, by in more:
             sums.setdefault(name, StatsTotal()).add(outcome, by)
             if outcome in LEFT:
                 left[name] = left.get(name, 0) + by
@@ -275,13 +285,13 @@ class _StepSums:
     """The figures of one step over all queues and jobs, and the growth of the totals of queues in it."""
 
     def __init__(
-        self, figures: Iterable[Figure], growth: Mapping[str, Mapping[str, int]], tallied: Collection[str]
+        self, figures: Iterable[Figure], growth: Growths, more: Iterable[tuple[str, str, int]]
     ) -> None:
         self._sums: dict[str, int] = {}
         self.growth = growth
         for (_, _, what), by in figures:
             self._sums[what] = self._sums.get(what, 0) + by
-        for _, outcome, by in _outcomes_of(growth, tallied):
+        for _, outcome, by in more:
             self._sums[outcome] = self._sums.get(outcome, 0) + by
 
     def add_to(self, total: StatsTotal) -> StatsTotal:
@@ -301,13 +311,52 @@ def _step(start: float, sums: _StepSums, hash_: Hash, *, is_whole: bool) -> Stat
     )
 
 
-def _outcomes_of(growth: Mapping[str, Mapping[str, int]], tallied: Collection[str]) -> Iterator[tuple[str, str, int]]:
-    """(queue, outcome, number) of the queues that no worker counted, from the growth of their totals."""
+def uncounted(window: StatsWindow, growths: Sequence[Growths]) -> list[list[tuple[str, str, int]]]:
+    """(queue, outcome, number) of what workers did not count, for each step, from the growth of totals: all outcomes in
+    queues that no worker counted, and in the others the deaths that no worker reported."""
+    tallied = frozenset(parts[0] for parts in added_up(window.figures))
+    unreported = _unreported(window, growths, tallied)
+    return [[*_outcomes_of(growth, tallied), *more] for growth, more in zip(growths, unreported, strict=True)]
+
+
+def _outcomes_of(growth: Growths, tallied: Collection[str]) -> Iterator[tuple[str, str, int]]:
     for name, totals in growth.items():
         if name not in tallied:
             for counter, outcome in stats_calls.OUTCOMES.items():
                 if totals.get(counter):
                     yield name, outcome, totals[counter]
+
+
+def _unreported(
+    window: StatsWindow, growths: Sequence[Growths], tallied: Collection[str]
+) -> Iterator[list[tuple[str, str, int]]]:
+    """The deaths that no worker reported, for each step.
+
+    A sample tells mostly of the minute before, so a reported death is counted a step before the total is seen to grow,
+    or, by a late flush, a step behind. `ahead` is by how much the reports of a queue exceed the growth; below zero are
+    deaths that no report has matched. What neither this step nor the next one matches is settled.
+    """
+    dying = sorted({name for growth in growths for name, totals in growth.items() if totals.get("dead")} & set(tallied))
+    ahead = _deaths(window.before, dying)
+    for figures, growth in zip(window.figures, growths, strict=True):
+        reported = _deaths(figures, dying)
+        more: list[tuple[str, str, int]] = []
+        for name in dying:
+            grew = growth[name].get("dead", 0) if name in growth else 0
+            before, after = ahead[name], ahead[name] + reported[name] - grew
+            if unmatched := min(before, 0) - min(after, 0):
+                more.append((name, "dead", unmatched))
+            ahead[name] = max(min(after, reported[name]) if name in growth else after, -grew)
+        yield more
+
+
+def _deaths(figures: Iterable[Figure], queues: Collection[str]) -> Counter[str]:
+    """The deaths that workers reported, of these queues."""
+    found: Counter[str] = Counter()
+    for (queue, _, what), by in figures if queues else ():
+        if what == "dead" and queue in queues:
+            found[queue] += by
+    return found
 
 
 def _counted(sum_: StatsTotal) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from jobrunner import Backoff, Client, Worker, job
+from jobrunner import Backoff, Client, Item, Worker, job
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls import stats as calls
 from jobrunner.broker.calls.leader import ScanReply
@@ -17,7 +17,7 @@ from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of
 from jobrunner.coordinator.records import StatsSampler
 from jobrunner.errors import InvalidOption, ServerUnavailable
-from jobrunner.inspector.stats import by_job, by_queue, series
+from jobrunner.inspector.stats import StatsWindow, by_job, by_queue, series, series_of
 from jobrunner.inspector.stats_types import Timings
 from jobrunner.jobs.batch_driver import BatchEnd
 from jobrunner.outcome import Cancel, Cancelled, Failed, Outcome, Snooze, Succeeded
@@ -180,6 +180,71 @@ def test_samples_tell_depth_and_what_no_worker_counted(current: Client, broker: 
     assert {name: (one.enqueued, one.succeeded) for name, one in found.items()} == {"bare": (5, 3), "fig": (1, 0)}
     hour = series(current, since=timedelta(hours=1), step="hour").steps[-1]
     assert (hour.depth.waiting, hour.enqueued) == (3, 6)
+
+
+def counted(broker: Broker, keys: Keys, at_ms: float, report: int, **figures: int) -> None:
+    """Figures of a worker, of job Job on queue mail."""
+    changes = {f"mail Job {name}": by for name, by in figures.items()}
+    broker.run_many(calls.observe(keys, at_ms, "w", report, changes))
+
+
+def test_deaths_that_no_worker_reported_are_counted_and_the_others_once(
+    client: Client, broker: Broker, keys: Keys, clock: Any
+) -> None:
+    """Tasks that expired, or whose workers were killed, were not among those that died in the last hour."""
+    now_ms = clock.set()
+    leader = StatsSampler(broker, keys)
+    leader.step(now_ms)
+    queue = client.queue("mail")
+    queue.configure(max_attempts=1)
+    queue.push_many(range(4))
+    for lease in queue.reserve(n=4, keepalive=30)[:3]:
+        assert lease.rollback(error="no")
+    queue.push_many([Item(n, expires_in=1) for n in range(20)])
+    counted(broker, keys, now_ms, 1, succeeded=5, failed=3, dead=3)
+    clock.advance(60_000)
+    assert not queue.reserve()
+    leader.take(ScanReply(changed=["mail"]))
+    leader.step(clock.ms)
+
+    for unit in ("minute", "hour"):
+        found = series(client, step=unit, since=timedelta(hours=2))
+        assert found.total.counts == {"succeeded": 5, "failed": 3, "dead": 24}
+        assert sum(step.dead for step in found.steps) == client.queue("mail").counts()["dead"]
+        assert by_queue(client, step=unit, since=timedelta(hours=2))["mail"].counts == found.total.counts
+    assert by_queue(client)["mail"].course[-2:] == (8, 21)
+    assert [one.counts for one in by_job(client)] == [{"succeeded": 5, "failed": 3, "dead": 3}], "of no job"
+    assert series(client, type="Job").total.dead == 3
+
+
+@pytest.mark.parametrize(
+    ("reported", "grown", "died"),
+    [
+        ([0, 4, 4, 4, 0, 0], [None, None, 4, 4, 4, None], [4, 4, 4, 0, 0]),
+        ([9, 0, 0, 0], [None, 9, None, None], [0, 0, 0]),
+        ([0, 4, 0, 4, 0], [None, None, 4, 2, 4], [4, 0, 4, 2]),
+        ([0, 4, 4, 4, 0], [None, None, None, None, 15], [4, 4, 4, 3]),
+        ([0, 0, 4, 0], [None, 4, 0, None], [4, 0, 0]),
+        ([0, 0, 0, 5, 0], [None, 20, None, None, 5], [20, 0, 5, 0]),
+        ([0, 9, 0, 0], [None, 0, 0, 6], [9, 0, 6]),
+    ],
+    ids=["reported alone", "before the window", "both", "one late sample", "a late flush", "one after the other",
+         "a gap without samples"],
+)  # fmt: skip
+def test_a_death_is_counted_once_whichever_of_report_and_sample_comes_first(
+    reported: list[int], grown: list[int | None], died: list[int]
+) -> None:
+    figures = [[(("mail", "Job", "succeeded"), 1), (("mail", "Job", "dead"), by)] for by in reported]
+    hashes = [{} if by is None else {"mail - from": "0 0 0 7", "mail - to": f"0 0 0 {7 + by}"} for by in grown]
+    window = StatsWindow(
+        starts=[60_000.0 * n for n in range(1, len(reported))], step_ms=60_000, hashes=hashes[1:], figures=figures[1:],
+        before=figures[0],
+    )  # fmt: skip
+
+    found = series_of(window)
+
+    assert [step.dead for step in found.steps] == died
+    assert found.total.dead == sum(died)
 
 
 @pytest.mark.parametrize("name", ["mail", "orders/mail"])
