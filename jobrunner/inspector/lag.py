@@ -25,7 +25,7 @@ from jobrunner.client.records import WorkerRecord
 from jobrunner.inspector.batches import batches_of, stopped_by
 from jobrunner.inspector.shards import known_queues
 from jobrunner.inspector.snapshot import QueueView, queue_views, workers_or_none
-from jobrunner.inspector.stats import StatsTotal, added_up, read_window, whole
+from jobrunner.inspector.stats import StatsTotal, added_up, grown, read_window, uncounted, whole
 from jobrunner.inspector.stats_types import LEFT
 from jobrunner.jobs.batch_record import BatchRecord
 
@@ -51,7 +51,8 @@ class StationLag:
     """Items per second that came, over the last minutes. This and `throughput_per_s`, `drain_s`, `run_s` and
     `suggested_workers` are None while the statistics cannot be read."""
     throughput_per_s: float | None
-    """Items per second that left the queue, with any outcome, over the last minutes."""
+    """Items per second that left the queue, with any outcome, over the last minutes; between the first and the last
+    sample of these minutes when no worker counted any, as with programs that `pop`."""
     drain_s: float | None
     """Seconds until nothing waits, at the throughput of the last minutes and without arrivals; None when no item
     left."""
@@ -100,12 +101,20 @@ def lags_of(
     sums: dict[str, StatsTotal] = {}
     for (queue, _, what), by in added_up(window.figures).items():
         sums.setdefault(queue, StatsTotal()).add(what, by)
+    tallied = frozenset(sums)
+    samples = [(at, whole(hash_[SAMPLED])) for at, hash_ in enumerate(window.hashes) if SAMPLED in hash_]
+    first_at, between_s = (samples[0][0], (samples[-1][1] - samples[0][1]) / 1000) if samples else (0, 0.0)
+    for at, more in enumerate(uncounted(window, [grown(hash_) for hash_ in window.hashes])):
+        for queue, outcome, by in more:
+            if queue in tallied or at > first_at:  # the first sample tells of a time before it
+                sums.setdefault(queue, StatsTotal()).add(outcome, by)
     batches = batches_of(client, [view.name for view in counted])
     sampled = next((hash_ for hash_ in window.hashes if SAMPLED in hash_), {})
     depths, sampled_s = _depths(sampled), (now_ms - whole(sampled.get(SAMPLED, "0"))) / 1000 if sampled else 0.0
     return [
         _lag(
-            view, None if window.problem else sums.get(view.name, StatsTotal()), batches[view.name], elapsed_s,
+            view, None if window.problem else sums.get(view.name, StatsTotal()), batches[view.name],
+            elapsed_s if view.name in tallied else max(between_s, 1.0),
             growth_per_s=(view.waiting - depths[view.name]) / sampled_s if sampled_s >= 1 else 0.0,
             slots=_slots(view.name, workers), within_s=within_s,
         )

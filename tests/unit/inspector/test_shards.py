@@ -135,6 +135,29 @@ def test_the_lag_of_a_station_is_that_of_all_its_partitions(client: Client) -> N
     assert (lag.queue, lag.waiting, lag.arrivals_per_s) == ("shop/raw", 64, 0.0)
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_the_lag_of_a_queue_that_programs_consume_has_what_they_took(
+    client: Client, clock: Any, partitions: int
+) -> None:
+    """Its throughput was 0 and its time to drain unknown, since no worker counts what a program pops."""
+    queue = client.queue("shop/raw")
+    queue.configure(partitions=partitions)
+    sampler = StatsSampler(broker_of(client), keys_of(client))
+    now_ms = clock.set(unix_ms() - 180_000)
+    for minute in range(3):
+        queue.push_many(range(240))
+        assert sum(queue.pop() is not None for _ in range(120)) == 120
+        sampler.take(ScanReply(holding=["shop/raw", *(f"shop@{n}/raw" for n in range(1, partitions))]))
+        sampler.step(now_ms + minute * 60_000)
+        clock.advance(60_000)
+
+    (lag,) = read_lags(client, "shop")
+
+    assert (lag.waiting, lag.throughput_per_s, lag.drain_s) == (360, 2.0, 180.0)
+    assert lag.arrivals_per_s == pytest.approx(2 + 240 / 180, rel=0.1)
+    assert lag.suggested_workers == 1
+
+
 def test_a_look_shows_what_runs_in_all_shards(spread: Client) -> None:
     held = spread.queue("mail").reserve(60)
 
