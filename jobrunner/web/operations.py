@@ -141,8 +141,8 @@ class _OperationRun:
     def carry_out(self) -> Exception | None:
         """Runs the operation to its end. Returns the error that ended it, which the caller records."""
         try:
-            self._say("running")
-            state = "cancelled" if self._go_through() else "done"
+            # A user may have cancelled it since the last heartbeat of its wait; then it changes nothing.
+            state = "cancelled" if self._say("running") or self._go_through() else "done"
             self._say(state, ended_ms=unix_ms())
             self._note(state)
         except Exception as error:
