@@ -142,7 +142,18 @@ def _totals(client: Client, left_out: AbstractSet[str]) -> dict[str, str]:
         cursor, some = broker_of(client).run(stats_calls.some_totals(keys_of(client), cursor))
         found.update((field, by) for field, by in some.items() if field.partition(" ")[0] not in left_out)
         if not cursor:
-            return found
+            return found | _failures(client, found)
+
+
+def _failures(client: Client, totals: Mapping[str, str]) -> dict[str, str]:
+    """The counts of failed attempts and of those that were the last, both of a queue and type from one moment. The
+    retries are their difference: of two moments, it would be too high or too low, and fall at a later scrape."""
+    pairs = [(field, f"{field.rpartition(' ')[0]} dead") for field in totals if field.endswith(" failed")]
+    calls = [
+        stats_calls.totals_of(keys_of(client), [field for pair in some for field in pair])
+        for some in in_slices(pairs, _AT_ONCE)
+    ]
+    return {field: by for some in broker_of(client).run_many(calls) for field, by in some.items()} if calls else {}
 
 
 def _known(workers: list[WorkerRecord], queue: str) -> set[str]:

@@ -69,6 +69,24 @@ def test_many_fields_go_in_slices_each_with_a_number_of_its_own(broker, keys, ra
     assert figures_in(raw, hashes[2]) == many
 
 
+def test_the_fields_of_a_job_are_in_one_slice(broker, keys, raw, hashes):
+    """Retries are failed - dead: a reader between two slices must not find one of them alone."""
+    many = {f"mail job{n} succeeded": 1 for n in range(399)} | {"mail send failed": 3, "mail send dead": 3}
+
+    first, second = stats_calls.observe(keys, NOW_MS, "w1", 1, many)
+    broker.run(first)
+    assert len(figures_in(raw, hashes[2])) == 399
+    broker.run(second)
+    assert figures_in(raw, hashes[2]) == many
+
+
+def test_a_job_with_more_fields_than_a_slice_has_several(broker, keys, raw, hashes):
+    many = {"mail job succeeded": 1} | {f"mail send run:{n}": 1 for n in range(900)}
+
+    assert observe(broker, keys, many) == [1, 1, 1, 1]
+    assert figures_in(raw, hashes[2]) == many
+
+
 def test_only_what_is_of_the_queue_or_the_job_is_read(broker, keys, raw, hashes):
     changes = {"mail send succeeded": 1, "mail  moved": 2, "shop/raw send failed": 3, "mail odd name dead": 4}
     observe(broker, keys, {**changes, "- - round_trip:3": 5})

@@ -10,10 +10,10 @@ with buckets in microseconds, and `round_trip_us`.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import msgspec
@@ -80,17 +80,29 @@ def attempt_field(field: str) -> tuple[str, str, str] | None:
 
 def observe(keys: Keys, now_ms: float, writer: str, first: int, changes: Mapping[str, int]) -> list[Call[int]]:
     """Adds to the figures of the minute and the hour of `now_ms`: one call for each 400 fields, numbered from `first`.
+    The figures of a queue and type are in one call, so a reader sees all of them or none.
 
     A repeated call adds nothing. Reply: 1, or 0 for a repeated call.
     """
     minute = int(now_ms // MINUTE_MS)
     hashes = (keys.stats_of_minute(minute), keys.stats_of_hour(minute // 60), keys.stats_total)
-    pairs = list(changes.items())
     return [
-        _observe.with_keys(hashes, rest=chain.from_iterable(pairs[at : at + _FIELDS_AT_ONCE]), writer=writer,
-                           report=first + number)
-        for number, at in enumerate(range(0, len(pairs), _FIELDS_AT_ONCE))
-    ]  # fmt: skip
+        _observe.with_keys(hashes, rest=chain.from_iterable(some), writer=writer, report=number)
+        for number, some in enumerate(_whole_types(changes), first)
+    ]
+
+
+def _whole_types(changes: Mapping[str, int]) -> Iterator[list[tuple[str, int]]]:
+    """Slices of up to 400 figures that do not divide those of a queue and type, unless these are more."""
+    found: list[tuple[str, int]] = []
+    for _, figures in groupby(changes.items(), key=lambda one: one[0].rpartition(" ")[0]):
+        for some in in_slices(list(figures), _FIELDS_AT_ONCE):
+            if len(found) + len(some) > _FIELDS_AT_ONCE:
+                yield found
+                found = []
+            found += some
+    if found:
+        yield found
 
 
 def sample(keys: Keys, now_ms: float, found: Mapping[str, QueueCounts]) -> Call[int]:
@@ -123,6 +135,16 @@ def some_totals(keys: Keys, cursor: int) -> Call[tuple[int, dict[str, str]]]:
     return command(
         "HSCAN", keys.stats_total, cursor, "COUNT", _SCANNED_AT_ONCE,
         read=lambda reply: (int(reply[0]), text_fields(reply[1])),
+    )  # fmt: skip
+
+
+def totals_of(keys: Keys, fields: Sequence[str]) -> Call[dict[str, str]]:
+    """These figures since the prefix exists, of one moment; without those that do not exist."""
+    return command(
+        "HMGET", keys.stats_total, *fields,
+        read=lambda reply: {
+            field: text(by) for field, by in zip(fields, reply, strict=True) if by is not None
+        },
     )  # fmt: skip
 
 

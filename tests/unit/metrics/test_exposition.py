@@ -158,6 +158,23 @@ def test_histograms_add_up(client: Client, broker: Broker, keys: Keys) -> None:
     assert found[label("jobrunner_redis_round_trip_seconds_bucket", le="6.4e-05")] == 4
 
 
+def test_retries_do_not_fall_when_an_attempt_dies_while_a_scrape_reads(
+    client: Client, broker: Broker, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large hash is read in slices, so its fields are of several moments."""
+    changes = {"mail send failed": 6, "mail send dead": 3, "mail bill failed": 1, "mail bill dead": 1}
+    for call in stats_calls.observe(keys, 1_700_000_000_000, "w", 1, changes):
+        broker.run(call)
+    before = {"mail send failed": "5", "mail send dead": "3", "mail bill failed": "1"}
+    in_slices = msgspec.structs.replace(stats_calls.some_totals(keys, 0), read=lambda _: (0, before))
+    monkeypatch.setattr(stats_calls, "some_totals", lambda *_: in_slices)
+
+    found = read(render(client))
+
+    assert found[label("jobrunner_retries_total", queue="mail", type="send")] == 3
+    assert found[label("jobrunner_retries_total", queue="mail", type="bill")] == 0
+
+
 def test_programs_add_it_to_a_registry_of_their_own(client: Client) -> None:
     registry = CollectorRegistry()
     registry.register(JobrunnerCollector(client))
