@@ -74,6 +74,8 @@ def json_value(text: str) -> Any:
     """The value of a JSON text. Raises click.BadParameter."""
     try:
         return msgspec.json.decode(text)
+    except UnicodeEncodeError as error:  # of bytes that are no UTF-8
+        raise click.BadParameter(f"{text!r} is no UTF-8: give a JSON text", param_hint="--payload") from error
     except msgspec.DecodeError as error:
         raise click.BadParameter(
             f'{text!r} is no JSON ({error}); write \'{{"to": "ada"}}\'', param_hint="--payload"

@@ -167,7 +167,11 @@ def read_headers(words: Iterable[str]) -> dict[str, str] | None:
 
 def _read(name: str, text: str, expected: Any, job: str) -> Any:
     try:
-        return msgspec.json.decode(text.encode(), type=expected)
+        raw = text.encode()
+    except UnicodeEncodeError as error:  # of bytes that are no UTF-8
+        raise ParameterError(f"parameter {name} of job {job!r} is no UTF-8; give a text") from error
+    try:
+        return msgspec.json.decode(raw, type=expected)
     except (msgspec.MsgspecError, ValueError):
         pass
     try:

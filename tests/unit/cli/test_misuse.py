@@ -15,6 +15,9 @@ from jobrunner import job
 @job(queue="maths")
 def add(x: int, y: int = 0) -> int:
     return x + y
+
+@job(queue="maths")
+def say(text: str) -> None: ...
 """
 
 CLASH = """
@@ -75,6 +78,9 @@ MISUSES = [
     pytest.param(("work", "jobs_here", "--queues", "a"), "it is called '--queue' here", id="plural of an option"),
     pytest.param(("tasks", "list", "--job", "\udcff"), "is no UTF-8", id="no UTF-8"),
     pytest.param(("dead", "purge", "mail", "--group", "\udcff"), "is no UTF-8", id="a group that is no UTF-8"),
+    pytest.param(("dead", "requeue", "mail", "--id", "x", "--payload", '"\udcff"'), "--payload: '\"\\udcff\"' is no UTF-8",
+                 id="a payload that is no UTF-8"),
+    pytest.param(("enqueue", "say", "text=\udcff"), "parameter text of job 'say' is no UTF-8", id="a parameter, too"),
     pytest.param(("queues", "purge", "{mail}"), "'{mail}' is not allowed", id="braces at purge"),
 ]
 
@@ -92,6 +98,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("jobs_here", "clash"):
         sys.modules.pop(name, None)
     forget("add")
+    forget("say")
 
 
 @pytest.mark.parametrize(("words", "told"), MISUSES)
