@@ -18,7 +18,9 @@ _NOT_THE_USERS = ("<", *(f"{folder}/" for folder in _INSTALLED))
 
 def not_loadable(name: str, error: Exception) -> ModuleNotLoadable:
     """The error to raise for the `error` from the import of module `name`."""
-    reason = f"{type(error).__name__}: {error}".split("\n")[0]
+    # For Python the name is relative, or the package above lacks it: neither tells what to write here.
+    is_broken = not all(name.split("."))
+    reason = "a part of its name is empty" if is_broken else f"{type(error).__name__}: {error}".split("\n")[0]
     place = _place(error)
     if any(word in reason for word in _NO_SESSION):
         remedy = _ON_TYPES
@@ -30,7 +32,9 @@ def not_loadable(name: str, error: Exception) -> ModuleNotLoadable:
 def _remedy(name: str, error: Exception) -> str:
     """The advice for a wrong name: other programs take a path or `module:name`. Empty when the code is wrong."""
     dotted = name.partition(":")[0].removesuffix(".py").strip("./").replace("/", ".")
-    if dotted and dotted != name:
+    if not dotted:
+        return "a module has a dotted name, such as myapp.jobs"
+    if dotted != name:
         return f"a module has a dotted name, without a path or a colon: {dotted}"
     if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
         return f"mend its name, or run this in the folder that has it; here is {working_folder() or 'a deleted folder'}"
