@@ -197,7 +197,7 @@ def requeue(
             what = f"{counted(len(chosen), 'dead task')} of queue {queue}{_with(asked)}{conditions}"
             confirm(f"Requeue {what}{at}?", yes=yes)
         edited, done = " with an edited payload" if text is not None else "", 0
-        what = _subject(queue, ids, group) + str(conditions)
+        what = _subject(queue, group) + str(conditions)
 
         def counting(some: Iterable[str]) -> Iterator[str]:
             nonlocal done
@@ -207,7 +207,7 @@ def requeue(
 
         with (
             noted(client, "dead.requeue", what,
-                  lambda: f"requeued {done:,} of {counted(len(chosen), 'dead task')}{edited}"),
+                  lambda: f"requeued {done:,} of {counted(len(chosen), 'dead task')}{edited}", ids),
             watched(chosen, "requeueing") as some,
         ):  # fmt: skip
             done = client.queue(queue).requeue_dead(counting(some), rate=rate, payload=payload)
@@ -242,7 +242,7 @@ def purge(
             done = purged(client, client.queue(queue), "dead", count, "dead.purge")
         else:
             counts = _purge_some(client, queue, chosen) if asked is None else _purge_group(client, asked)
-            done = _summed(client, queue, counts, _subject(queue, ids, group))
+            done = _summed(client, queue, counts, _subject(queue, group), ids)
     if not done:
         raise Refusal(_none_of(queue, ids))
     _tell(shared, queue, "deleted", done, len(ids), group)
@@ -253,9 +253,9 @@ def _without_damage(listed: Iterable[str]) -> list[str]:
     return [one for one in listed if is_id(one)]
 
 
-def _subject(queue: str, ids: tuple[str, ...], group: str | None) -> str:
+def _subject(queue: str, group: str | None) -> str:
     """The subject of an entry in the audit log."""
-    return " ".join((queue, *ids, *((f"group={group}",) if group else ())))
+    return f"{queue} group={group}" if group else queue
 
 
 def _with(group: ErrorGroupView | None) -> str:
@@ -276,10 +276,10 @@ def _of_group(client: Client, group: ErrorGroupView) -> Iterator[list[TaskPositi
     return matching(client, Filter(queue=group.queue, state="dead", group=group.id))
 
 
-def _summed(client: Client, queue: str, counts: Iterable[int], what: str) -> int:
+def _summed(client: Client, queue: str, counts: Iterable[int], what: str, ids: Sequence[str]) -> int:
     """Sums the dead tasks of a queue that each step deletes, and writes the event and the audit log entry."""
     done = 0
-    with noted(client, "dead.purge", what, lambda: f"deleted {counted(done, 'dead task')}"):
+    with noted(client, "dead.purge", what, lambda: f"deleted {counted(done, 'dead task')}", ids):
         try:
             for count in counts:
                 done += count

@@ -4,7 +4,7 @@ An entry has the user of the operating system, the host, the action and its outc
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import click
@@ -94,14 +94,17 @@ def operator_name() -> str:
     return f"{who}@{host}"
 
 
-def note(client: Client, action: str, what: str, outcome: str) -> None:
-    """Writes a command's change into the audit log. If the Redis user may not write it, a warning goes to stderr."""
+def note(client: Client, action: str, what: str, outcome: str, ids: Sequence[str] = ()) -> None:
+    """Writes a command's change into the audit log, with the ids of chosen tasks. If the Redis user may not write it, a
+    warning goes to stderr."""
     who, host = audit.operator()
-    audit.write(client, who=who, role="command line", action=action, what=what, outcome=outcome, address=host)
+    audit.write(client, who=who, role="command line", action=action, what=what, ids=ids, outcome=outcome, address=host)
 
 
 @contextmanager
-def noted(client: Client, action: str, what: str, outcome: Callable[[], str]) -> Iterator[None]:
+def noted(
+    client: Client, action: str, what: str, outcome: Callable[[], str], ids: Sequence[str] = ()
+) -> Iterator[None]:
     """Writes the outcome of a block that changes many tasks into the audit log at its end, also when it is interrupted,
     as by Ctrl-C: changes made by then stay. Not after a UsageError, which precedes every change."""
     try:
@@ -109,6 +112,6 @@ def noted(client: Client, action: str, what: str, outcome: Callable[[], str]) ->
     except UsageError:
         raise
     except BaseException:
-        note(client, action, what, f"broke off: {outcome()}, or about that")
+        note(client, action, what, f"broke off: {outcome()}, or about that", ids)
         raise
-    note(client, action, what, outcome())
+    note(client, action, what, outcome(), ids)

@@ -162,10 +162,11 @@ def _replay_ids(shared: CommonOptions, queue: str | None, ids: tuple[str, ...], 
     replayed: dict[str, str] = {}
     unfit: dict[str, Exception] = {}
     try:
-        with connected(shared, starts=True) as client:
-            what = " ".join((queue, *asked))
-            with noted(client, "task.replay", what, lambda: f"enqueued {len(replayed)} again"):
-                gone = _replay_each(client.queue(queue), asked, replayed, unfit)
+        with (
+            connected(shared, starts=True) as client,
+            noted(client, "task.replay", queue, lambda: f"enqueued {len(replayed)} again", asked),
+        ):
+            gone = _replay_each(client.queue(queue), asked, replayed, unfit)
     finally:
         _answer(shared, queue, replayed)  # also when the server went away in the middle
     missing = f"not in the history of queue {queue}: {', '.join(gone)}" if gone else ""

@@ -212,7 +212,7 @@ def requeue(shared: CommonOptions, ids: tuple[str, ...], queue: str | None) -> N
     with connected(shared, starts=True) as client:
         handles = [_task(client, one, queue) for one in dict.fromkeys(ids)]
         done, gone = list[str](), list[str]()
-        with noted(client, "task.requeue", " ".join(ids), lambda: f"requeued {counted(len(done), 'dead task')}"):
+        with noted(client, "task.requeue", "", lambda: f"requeued {counted(len(done), 'dead task')}", ids):
             _requeue_each(client, handles, done, gone)
     if shared.as_json and done:
         answer_json({"requeued": done})

@@ -12,6 +12,7 @@ import os
 import platform
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,10 @@ from jobrunner.redaction import Redaction
 
 _KEPT = 50_000
 _LONGEST = 300
+_LONGEST_WHAT = 2000
+"""Characters of a target: more than every filter of the dashboard has."""
+_IDS_AT_ONCE = 100
+"""Ids in an entry, some 4 KB: a selection of the dashboard has up to 500, and the stream holds 50,000 entries."""
 _FIRST = 5
 _ALL = 25
 _WINDOW_S = 900.0
@@ -53,25 +58,39 @@ class AuditEntry:
     address: str
 
 
-def write(client: Client, *, in_stream: bool = True, **fields: str) -> bool:
-    """Writes an entry with the fields of AuditEntry; without `in_stream` to the log only.
+def write(client: Client, *, in_stream: bool = True, what: str, ids: Sequence[str] = (), **fields: str) -> bool:
+    """Writes an entry with the fields of AuditEntry; without `in_stream` to the log only. `ids`: tasks to be named in
+    full after `what`, a hundred for each entry.
 
     Returns False if the server refuses it. That does not undo the action, and the log record is written in any case.
     """
-    entry = {name: _on_one_line(text) for name, text in fields.items()}
-    text = _sentence(**entry)
-    _log.info("%s", text, extra=entry)
-    if not in_stream:
-        return True
-    words = [word for pair in entry.items() for word in pair]
-    try:
-        broker_of(client).run(
+    calls, text = [], ""
+    for named in _with_ids(_on_one_line(what, _LONGEST_WHAT), [_on_one_line(one) for one in ids]):
+        entry = {"what": named, **{name: _on_one_line(text) for name, text in fields.items()}}
+        text = _sentence(**entry)
+        _log.info("%s", text, extra=entry)
+        words = [word for pair in entry.items() for word in pair]
+        calls.append(
             command("XADD", keys_of(client).audit, "MAXLEN", "~", _KEPT, "*", *words, read=bytes, repeatable=False)
         )
+    if not in_stream:
+        return True
+    try:
+        broker_of(client).run_many(calls)
     except JobrunnerError as error:
         _log.warning("the audit log on the server has no entry of the last action, %s: %s", text, error)
         return False
     return True
+
+
+def _with_ids(what: str, ids: Sequence[str]) -> Iterator[str]:
+    """The target of each entry."""
+    if len(ids) <= _IDS_AT_ONCE:
+        yield " ".join(filter(None, (what, *ids)))
+        return
+    for first in range(0, len(ids), _IDS_AT_ONCE):
+        some = ids[first : first + _IDS_AT_ONCE]
+        yield " ".join(filter(None, (what, f"({first + 1:,} to {first + len(some):,} of {len(ids):,})", *some)))
 
 
 def _sentence(*, who: str, role: str, action: str, what: str, outcome: str, address: str) -> str:
@@ -171,10 +190,10 @@ def entries(client: Client, *, before: str = "", limit: int = 100) -> list[Audit
     return broker_of(client).run(call)
 
 
-def _on_one_line(text: str) -> str:
+def _on_one_line(text: str, longest: int = _LONGEST) -> str:
     # Parts of a path are percent-decoded: a line break would forge a second entry in a plain text log.
     plain = "".join(char if char.isprintable() else char.encode("unicode_escape", "replace").decode() for char in text)
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}…"
+    return plain if len(plain) <= longest else f"{plain[:longest]}…"
 
 
 def _entries(reply: list[Any]) -> list[AuditEntry]:

@@ -11,7 +11,7 @@ itself a proof, as no browser sends one unprompted.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
@@ -116,14 +116,18 @@ class Access:
         set_cookie(request, response, self.sessions.cookie, word, LASTS_S)
         self.noted(request, identity, "login", "logged in")
 
-    def noted(self, request: HTTPConnection, identity: Identity, action: str, outcome: str, what: str = "") -> None:
-        """Writes an action, its user and its outcome into the audit log."""
+    def noted(
+        self, request: HTTPConnection, identity: Identity, action: str, outcome: str, what: str = "",
+        ids: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Writes an action, its user and its outcome into the audit log, with the ids of selected tasks."""
         audit.write(
             self._client,
             who=identity.name,
             role=identity.role.name.lower() if identity.name else "",
             action=action,
             what=what,
+            ids=ids,
             outcome=outcome,
             address=self.address_of(request),
         )

@@ -6,7 +6,7 @@ parameters, run the endpoint, answer. The handler checks the role; hiding a butt
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -206,12 +206,14 @@ class Dashboard:
             raise
         finally:
             self.live.forget()  # the next page must show the change
-        self._note_action(context, action, done.text, done.what)
+        self._note_action(context, action, done.text, done.what, done.ids)
         return done
 
-    def _note_action(self, context: Context, action: Action, outcome: str, what: str = "") -> None:
+    def _note_action(
+        self, context: Context, action: Action, outcome: str, what: str = "", ids: Sequence[str] = ()
+    ) -> None:
         what = " ".join([*(str(part) for part in context.request.path_params.values()), what]).strip()
-        self.access.noted(context.request, context.identity, action.name, outcome, what)
+        self.access.noted(context.request, context.identity, action.name, outcome, what, ids)
 
     def _after(self, context: Context, done: Done) -> Response:
         if wants_json(context.request):

@@ -12,7 +12,7 @@ module.
 import asyncio
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -224,7 +224,9 @@ class Done:
     leads: bool = False
     """Whether to show that page even when the form names a page to return to."""
     what: str = ""
-    """The subject for the audit log, when the path does not name it: a filter, or selected tasks."""
+    """The subject for the audit log, when the path does not name it: a filter, or how many tasks are selected."""
+    ids: Sequence[str] = ()
+    """The ids of selected tasks, for the audit log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

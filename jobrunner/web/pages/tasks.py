@@ -259,8 +259,13 @@ def _at_once(context: Context, action: str, chosen: list[tuple[str, str]], *, fo
     note_events(client, action, changed, "dead" if found == "dead" else "")
     done = sum(changed.values())
     text = f"{done} of {len(chosen)} tasks {_CHANGED[action]}"
-    what = f"{len(chosen):,} selected: {', '.join(task_id for _, task_id in chosen)}"
-    return Done(text=text, to=context.url("tasks"), values={"changed": done, "chosen": len(chosen)}, what=what)
+    return Done(
+        text=text,
+        to=context.url("tasks"),
+        values={"changed": done, "chosen": len(chosen)},
+        what=f"{len(chosen):,} selected:",
+        ids=[task_id for _, task_id in chosen],
+    )
 
 
 def wanted_of(form: RequestParameters) -> Filter:

@@ -265,3 +265,11 @@ def test_requeued_and_purged_tasks_that_were_named_have_an_event(cli: Says, clie
         ("queue_purged", "mail", {"state": "dead", "count": "1"}),
         ("queue_purged", "mail", {"state": "dead", "count": "1"}),
     ]
+
+
+def test_all_tasks_that_a_command_names_are_in_the_audit_log(cli: Says, client: Client) -> None:
+    ids = kill(client, *range(20))
+
+    assert cli("dead", "purge", "mail", "--yes", *(word for one in ids for word in ("--id", one))).code == 0
+
+    assert entries(client, limit=1)[0].what == f"mail {' '.join(ids)}"

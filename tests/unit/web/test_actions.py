@@ -723,7 +723,33 @@ def test_selected_tasks_are_named_in_the_audit_log(admin: Any, client: Client) -
     note = entries(client)[0]
 
     assert (note.action, note.outcome) == ("tasks.bulk", "2 of 2 tasks deleted")
-    assert note.what == f"2 selected: {', '.join(ids)}"
+    assert note.what == f"2 selected: {' '.join(ids)}"
+
+
+def test_as_many_tasks_as_can_be_selected_are_all_named_in_the_audit_log(
+    admin: Any, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="jobrunner.audit")
+    ids = client.queue("mail").push_many(range(500))
+    do(admin, "/tasks/bulk", action="delete", ids=[f"mail {one}" for one in ids])
+
+    notes = [one for one in reversed(entries(client)) if one.action == "tasks.bulk"]
+
+    assert [one.what.partition(") ")[0] for one in notes][::4] == [
+        "500 selected: (1 to 100 of 500", "500 selected: (401 to 500 of 500"
+    ]  # fmt: skip
+    assert [one for note in notes for one in note.what.partition(") ")[2].split()] == list(ids)
+    lines = [record.getMessage() for record in caplog.records if "tasks.bulk" in record.getMessage()]
+    assert all(any(f" {one} " in line for line in lines) for one in ids)
+
+
+def test_a_filter_with_every_condition_is_whole_in_the_audit_log(admin: Any, client: Client) -> None:
+    texts = {name: name[0] * 200 for name in ("job", "error", "param")}
+    do(admin, "/dead/requeue", queue="q" * 60, **texts)
+
+    begun = next(one for one in entries(client) if one.action == "dead.requeue")
+
+    assert begun.what == f"queue={'q' * 60} state=dead " + " ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def test_every_request_that_is_to_change_something_leaves_an_entry(
