@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobrunner.broker.calls import tasks
+from jobrunner.broker.calls import queues, tasks
 from jobrunner.errors import ServerRefused
 
 
@@ -56,6 +56,29 @@ def test_an_id_whose_enqueue_was_refused_is_free(mail, ids, setting, options, is
     assert not mail.raw.exists(mail.keys.task("a"))
     assert mail.enqueue(*ids, **options) == [True] * len(ids)
     assert mail.ids(name) == list(ids)
+
+
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "dead"])
+@pytest.mark.parametrize("name", ["waiting", "scheduled", "pending", "dead", "done", "leases", "outbox"])
+def test_a_task_that_cannot_be_removed_now_can_be_later(mail, state, name):
+    """Its hash stayed for ever, or no join was told."""
+    put(mail, state)
+    before = mail.snapshot()
+    with damaged(mail, name), pytest.raises(ServerRefused):
+        mail.run(tasks.remove(mail.keys, ["a"]))
+    assert mail.snapshot() == before
+    assert mail.run(tasks.remove(mail.keys, ["a"])) == ["ok"]
+    assert mail.hash("a") == {}
+
+
+@pytest.mark.parametrize("state", ["waiting", "scheduled", "dead"])
+def test_a_purge_without_an_outbox_deletes_nothing(mail, state):
+    put(mail, state)
+    before = mail.snapshot()
+    with damaged(mail, "outbox"), pytest.raises(ServerRefused):
+        mail.run(queues.purge(mail.keys, state))
+    assert mail.snapshot() == before
+    assert mail.run(queues.purge(mail.keys, state)) == 1
 
 
 def test_a_task_ends_while_the_set_of_those_who_wait_for_ends_is_damaged(mail, clock):

@@ -11,6 +11,7 @@ local now_ms, tasks, count, before, counter = unpack(ARGV)
 local last = before == '' and '+inf' or '(' .. before
 local found = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'WITHSCORES', 'LIMIT', 0, count)
 if #found == 0 then return 0 end
+redis.call('HLEN', outbox)  -- before the first write: no repair of the key heals what a script leaves half done
 local is_history = string.sub(counter, 1, 7) == 'history'
 local is_waiting, is_dead = string.sub(set, -8) == ':waiting', string.sub(set, -5) == ':dead'
 local ids, keys, left = {}, {}, {}

@@ -31,6 +31,8 @@ local function remove_one(id)
   return 'ok'
 end
 
+check_sets(waiting, scheduled, pending, dead, done, leases)
+redis.call('HLEN', outbox)
 local replies = {}
 for i = 4, #ARGV do replies[i - 3] = remove_one(ARGV[i]) end
 settle_partitions(prefix, left)
