@@ -94,9 +94,11 @@ def _advanced(reply: list[Any]) -> Advance:
     return Advance(*[reply[0] == b"done", *reply[1:6], reply[6].decode() or None])
 
 
-_fill: ScriptCommand[tuple[int, float, bool]] = ScriptCommand(
-    "batch_fill", lambda reply: (reply[0], float(reply[1] or 0), reply[2] == 1)
-)
+def _filled(reply: list[Any]) -> tuple[int, float, bool]:
+    return reply[0], float(reply[1] or 0), reply[2] == 1
+
+
+_fill = ScriptCommand("batch_fill", _filled)
 _begin: ScriptCommand[Any] = ScriptCommand("batch_begin", lambda reply: reply)
 _claim: ScriptCommand[Any] = ScriptCommand("batch_claim", lambda reply: reply)
 _renew = ScriptCommand("batch_renew", float)
