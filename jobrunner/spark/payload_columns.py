@@ -64,6 +64,8 @@ class PayloadColumns:
         self._decode = payload_check(schema)
         self._converters = [_converter(column.dataType) for column in schema.fields]
         self._times = [place for place, column in enumerate(schema.fields) if isinstance(column.dataType, _INSTANTS)]
+        names = b"|".join(re.escape(msgspec.json.encode(schema.fields[place].name)) for place in self._times)
+        self._too_fine = re.compile(rb"((?:%b)\s*:\s*\"[^\"]*:\d\d\.\d{6})\d+" % names) if names else None
         self._empty = msgspec.convert({}, _all_null(len(schema.fields)))
 
     def read(self, payloads: Sequence[bytes | None]) -> tuple[list[pa.Array], dict[int, str]]:
@@ -99,7 +101,7 @@ class PayloadColumns:
         rows = []
         for position, raw in enumerate(payloads):
             try:
-                rows.append(_decoded(decode, b"null" if raw is None else raw))
+                rows.append(_decoded(decode, b"null" if raw is None else raw, self._too_fine))
             except UNREADABLE as error:
                 misfits[position] = misfit(error)
                 rows.append(self._empty)
@@ -125,19 +127,19 @@ class PayloadTexts:
         except UNREADABLE:
             for position, raw in enumerate(payloads):
                 try:
-                    _decoded(check, raw or b"")
+                    _decoded(check, raw or b"", _TOO_FINE)
                 except UNREADABLE as error:
                     misfits[position] = misfit(error)
         return [texts(payloads)], misfits
 
 
-def _decoded(decode: Callable[[bytes], Any], raw: bytes) -> Any:
-    """A payload in which the decoder cannot round up a point in time, as that in the last 50 ns of the year 9999 is
-    truncated first."""
+def _decoded(decode: Callable[[bytes], Any], raw: bytes, too_fine: re.Pattern[bytes] | None) -> Any:
+    """A payload, also one with a point in time within the last 500 ns of the year 9999, which the decoder cannot round
+    up: what `too_fine` matches is truncated."""
     try:
         return decode(raw)
     except UNREADABLE:
-        cut = _TOO_FINE.sub(rb"\1", raw)
+        cut = raw if too_fine is None else too_fine.sub(rb"\1", raw)
         if cut == raw:
             raise
         return decode(cut)

@@ -122,7 +122,7 @@ def test_members_that_ended_no_longer_count_for_their_key(line, way):
     source = line("o/a")
     source.configure(key_inflight=4)
     source.enqueue(*("u" if way == "poison" else "uvwx"), key="k")
-    size, _ = fill(source)
+    size, *_ = fill(source)
     if way in ("dropped", "succeeded"):
         decide(source, ("u", "b", b"1", ""), rest=way)
     else:

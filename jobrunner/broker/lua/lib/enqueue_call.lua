@@ -89,14 +89,17 @@ local function read_tasks(args, first)
   return keys, counts, total
 end
 
--- Writes the hash of the only task of an enqueue, which is due at once, and adds it to `waiting`.
+-- Adds the only task of an enqueue, which is due at once, to `waiting`, and writes its hash: last, as an id whose hash
+-- exists cannot be enqueued.
 local function add_one(first, id, now, place)
-  check_sets(waiting)
+  if partitioning then
+    local partition = ARGV[first - 2] == 'key' and ARGV[first - 1] or ''
+    add_to_partition(string.sub(waiting, 1, -8), place, id, partition, partitioning)
+  else
+    redis.call('ZADD', waiting, place, id)
+  end
   redis.call('HSET', tasks .. id, 'id', id, 'place', place, 'payload', ARGV[first + 1], 'enqueue_time', now,
     'retry_count', '0', unpack(ARGV, 6, first - 1))
-  if not partitioning then return redis.call('ZADD', waiting, place, id) end
-  local partition = ARGV[first - 2] == 'key' and ARGV[first - 1] or ''
-  add_to_partition(string.sub(waiting, 1, -8), place, id, partition, partitioning)
 end
 
 -- Writes the hashes of all tasks and adds those that are due later to `scheduled`. Returns the positions of tasks that
