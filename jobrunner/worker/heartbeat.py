@@ -35,7 +35,7 @@ _MOST_RUNNING = 50
 """The most attempts in the record of a worker; their total is a field of its own."""
 _LONGEST_NAMES = 4096
 _NEAR_MS = 2000.0
-"""A difference of the clocks that is not corrected: the start of a worker would move with every heartbeat."""
+"""A difference of the clocks that is not corrected."""
 _SYNCHRONISE = "synchronise both (NTP): at=… in its jobs, and the times of its log, are off"
 _log = SafeLogger("jobrunner.worker")
 
@@ -58,9 +58,18 @@ class Commands:
         self._drivers = drivers
         self._observe = observe
         self._identity = identity
+        self._began_s = perf_counter()
         self._started_ms = unix_ms()
         self.skew_ms = 0
         self._resting = threading.Lock()
+
+    def correct(self, skew_ms: int) -> None:
+        """Takes how far the server's clock is ahead now. This machine's may be set while the worker works, so the start
+        is counted back from now; a difference as before changes nothing, or it would move with every heartbeat."""
+        if skew_ms == 0 == self.skew_ms or (skew_ms and abs(skew_ms - self.skew_ms) < _NEAR_MS):
+            return
+        self.skew_ms = skew_ms
+        self._started_ms = unix_ms() + skew_ms - round((perf_counter() - self._began_s) * 1000)
 
     def describe(self) -> dict[str, Arg]:
         """The record of this worker in the list of workers."""
@@ -68,7 +77,7 @@ class Commands:
         begun = [attempt for attempt in held if attempt.began_s and attempt.run_s < 0]
         return {
             **self._identity,
-            "started": self._started_ms + self.skew_ms,
+            "started": self._started_ms,
             "in_hand": self._fetcher.in_hand + self._drivers.in_hand,
             "finished": self._fetcher.finished_total,
             "quiet": int(self._state.is_quiet),
@@ -223,7 +232,7 @@ class Heartbeat:
         """Takes the difference of the clocks, from the server's at some moment since `asked_ms`, unless it is small."""
         now_ms = unix_ms()
         is_near = asked_ms - _NEAR_MS < server_ms < now_ms + _NEAR_MS
-        self._commands.skew_ms = 0 if is_near else round(server_ms - now_ms)
+        self._commands.correct(0 if is_near else round(server_ms - now_ms))
         if self._is_skewed != (not is_near):
             self._is_skewed = not is_near
             if is_near:

@@ -59,7 +59,8 @@ def test_a_worker_whose_clock_is_wrong_says_so_and_reports_times_of_the_server(
         since = broker_of(current).run(events.releases(keys_of(current), since_ms=0))
         ahead_ms[0] = 0
         wait_for(lambda: [one for one in logs if "that of the server again" in one["event"]])
-        (later,) = current.workers()
+        corrected = unix_ms()
+        (later,) = wait_for(lambda: [one for one in current.workers() if one.at.timestamp() * 1000 > corrected])
 
     now_s = unix_ms() / 1000
     for instant in (record.started, record.at, record.running[0].began, later.started):
