@@ -22,6 +22,7 @@ from jobrunner.broker import redis_errors as ours
 from jobrunner.broker import tls_files
 from jobrunner.broker.connection import Check, ConnectionOptions, Credentials
 from jobrunner.broker.resp import pieces
+from jobrunner.errors import InvalidOption
 
 _OURS: dict[type[Exception], type[ours.RedisError]] = {
     theirs.AskError: ours.AskError,
@@ -87,7 +88,11 @@ def open_async(
     pool.connection_kwargs["retry"] = redis_asyncio.retry.Retry(NoBackoff(), 0)
     if options.timeout_s is None:
         pool.connection_kwargs["socket_timeout"] = None
-    return AsyncRedisPyConnection(pool.make_connection(), check, _tls_options(pool))
+    try:
+        connection = pool.make_connection()
+    except TypeError as error:  # before redis-py 6.1, for `ssl_password`: its connections for threads know it
+        raise InvalidOption(f"this redis-py does not know all options of the URL for asyncio: {error}") from error
+    return AsyncRedisPyConnection(connection, check, _tls_options(pool))
 
 
 def _own(pool: Any) -> Any:

@@ -1,6 +1,7 @@
 """Servers behind TLS, with certificates that are right, expired, of another host or of an unknown authority."""
 
 import asyncio
+import inspect
 import re
 import socket
 import ssl
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from redis.asyncio.connection import SSLConnection
+from redis.connection import URL_QUERY_ARGUMENT_PARSERS
 
 from jobrunner.broker.async_broker import AsyncBroker
 from jobrunner.broker.broker import Broker
@@ -172,7 +175,7 @@ def test_a_file_that_openssl_does_not_take_is_named_with_its_option(
     for options, told in (
         (f"ssl_certfile={both}&ssl_keyfile={locked}&ssl_password=wrong", f"ssl_keyfile '{locked}' with its ssl_passw"),
         (f"ssl_certfile={both}&ssl_keyfile={other}", f"the key in ssl_keyfile '{other}' is not that of the cert"),
-        (f"ssl_certfile={gone}", f"ssl_certfile '{gone}': No such file or directory"),
+        (f"ssl_certfile={gone}&ssl_keyfile={both}", f"ssl_certfile '{gone}': No such file or directory"),
     ):
         endpoint = Endpoint(f"{url}&{options}")
         if str(gone) in options:
@@ -187,7 +190,9 @@ def test_a_file_that_openssl_does_not_take_is_named_with_its_option(
             finally:
                 await broker.close()
 
-        with pytest.raises(ServerUnavailable, match=f"no TLS with .*{told}"):
+        is_known = "ssl_password" not in options or "ssl_password" in inspect.signature(SSLConnection).parameters
+        expected = (ServerUnavailable, f"no TLS with .*{told}") if is_known else (InvalidOption, "ssl_password")
+        with pytest.raises(expected[0], match=expected[1]):
             asyncio.run(ask())
 
 
@@ -198,7 +203,8 @@ def test_options_that_no_connection_could_have_are_refused(authority: Authority,
             Endpoint(f"rediss://127.0.0.1:6380/0?{option}")
     with pytest.raises(InvalidOption, match=f"ssl_certfile of the server's URL names no file.*: '{tmp_path}'"):
         Endpoint(f"rediss://127.0.0.1:6380/0?ssl_certfile={tmp_path}")
-    Endpoint("rediss://127.0.0.1:6380/0?ssl_min_version=771")
+    if "ssl_min_version" in URL_QUERY_ARGUMENT_PARSERS:  # before, redis-py took it for text
+        Endpoint("rediss://127.0.0.1:6380/0?ssl_min_version=771")
 
 
 def test_a_server_that_is_silent_over_tls_may_expect_none() -> None:
