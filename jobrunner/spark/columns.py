@@ -20,6 +20,8 @@ UTC = pa.timestamp("us", "UTC")
 _BAND = 2.0**42
 _LARGEST = 2**31 - 1
 _FARTHEST_S = 1e12
+_MOST_DIGITS = 18
+"""Python itself refuses texts of thousands of digits, with an error that names no option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -300,6 +302,11 @@ class JsonForms:
                 raise ValueError(f"it has the field {twice[0]!r} twice; rename one of them")
             for field in kind.fields:
                 self.check(field.dataType)
+
+
+def whole_number(text: str) -> int | None:
+    """The value of a text of up to 18 decimal digits, as many as always fit into 64 bits; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def refuses(check: Callable[[Any], object], value: Any) -> bool:

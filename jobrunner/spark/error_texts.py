@@ -35,7 +35,7 @@ _CHAINED = re.compile(
     r"(?=\s*(?:\+ Exception Group )?Traceback)"
 )
 _OF_A_GROUP = re.compile(r"^  [|+] ", re.MULTILINE)
-_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
+SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 _DEEPEST = 10
 
 
@@ -82,5 +82,5 @@ def _last_of_traceback(text: str) -> str:
 
 
 def _named(line: str) -> str:
-    name, colon, words = _SQLSTATE.sub("", line).rstrip().partition(":")
+    name, colon, words = SQLSTATE.sub("", line).rstrip().partition(":")
     return f"{name.rpartition('.')[2]}{colon}{words}"

@@ -42,13 +42,12 @@ from jobrunner.errors import (
     TableError,
     UnsafeServer,
 )
-from jobrunner.spark.error_texts import at_start, python_error, texts_of_java
+from jobrunner.spark.error_texts import SQLSTATE, at_start, python_error, texts_of_java
 from jobrunner.spark.executor_load import UNFIT
 from jobrunner.spark.running import is_classic, is_over, text_of, told_lines
 from jobrunner.spark.ui_names import job_names
 
 _LONGEST = 1000
-_SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 _EXPRESSION_ID = re.compile(r"(?<=\w)#\d+L?\b")
 """Ids that Spark gives to columns, new in each plan. Removed, so that one error of the code is the same text for each
 batch."""
@@ -295,7 +294,7 @@ def error_line(error: BaseException) -> str:
     if line := _python_line(error) or ("" if is_of_value(error) else _line_of_java(error)):
         return _shortened(line)
     lines = told_lines(error)
-    first = _SQLSTATE.sub("", lines[0]) if lines else "no reason given"
+    first = SQLSTATE.sub("", lines[0]) if lines else "no reason given"
     if isinstance(error, AnalysisException):
         first = _EXPRESSION_ID.sub("", first)
     if of_java := type(error).__module__.startswith("py4j") and _JAVA_CLASS.match(first):

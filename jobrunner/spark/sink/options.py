@@ -15,7 +15,7 @@ from jobrunner.formatting import describe
 from jobrunner.jobs.registry import JobDefinition, load_modules, lookup
 from jobrunner.option_names import check_names, listed, settle_names
 from jobrunner.settings import client_settings, file_settings
-from jobrunner.spark.columns import NUMBER, WHOLE, JsonForms
+from jobrunner.spark.columns import NUMBER, WHOLE, JsonForms, whole_number
 from jobrunner.spark.parsed_values import check_names as check_field_names
 from jobrunner.spark.payloads import check_plain
 from jobrunner.spark.sink.micro_batch import MicroBatch
@@ -25,8 +25,6 @@ _OF_A_MICRO_BATCH = ("queryId", "microBatch")
 """Options of a write in `foreachBatch`. A streaming sink reads both from Spark."""
 _OF_A_STREAM = ("checkpointLocation", "path", "queryName")
 """Spark passes these on; they are not for the data source."""
-_MOST_DIGITS = 18
-"""Those of a number of 64 bits, which Spark counts micro-batches with."""
 _TEXT = (spark.StringType,)
 _TIME = (spark.TimestampType,)
 _FORMS = JsonForms(
@@ -158,11 +156,11 @@ def _micro_batch(query: str | None, number: str | None) -> MicroBatch | None:
         if query is not None:
             raise InvalidOption(f"queryId={query!r} without microBatch: give the number that foreachBatch passes, too")
         return None
-    if not (number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS):
+    if (whole := whole_number(number)) is None:
         raise InvalidOption(f"microBatch={describe(number)}: give the number that foreachBatch passes, from 0 on")
     if query is not None and not query.strip():
         raise InvalidOption(f"queryId={query!r}: give the id of the query, or leave it out")
-    return MicroBatch(query=query or "", number=int(number))
+    return MicroBatch(query=query or "", number=whole)
 
 
 def _check_steering(column: spark.StructField) -> None:

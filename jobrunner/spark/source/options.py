@@ -18,7 +18,7 @@ from jobrunner.errors import InvalidOption
 from jobrunner.formatting import counted, describe
 from jobrunner.option_names import folded, listed, settle_names
 from jobrunner.settings import client_settings
-from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS
+from jobrunner.spark.columns import ITEM_COLUMNS, USUAL_COLUMNS, whole_number
 from jobrunner.spark.payload_columns import check_readable
 
 STATES = ("waiting", "scheduled", "pending", "dead")
@@ -45,8 +45,6 @@ _TYPES = (
 )  # fmt: skip
 """First words of Spark's types, including types that no payload can be read into."""
 _ROWS = 100_000
-_MOST_DIGITS = 18
-"""Those of a number of 64 bits; Python itself refuses texts of thousands of digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +225,8 @@ def _columns(given: str | None, has_fields: bool) -> tuple[str, ...] | None:
 
 
 def _whole(given: str, option: str) -> int:
-    if given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS and int(given) > 0:
-        return int(given)
+    if number := whole_number(given):
+        return number
     raise InvalidOption(f"{option}={describe(given)}: give a whole number from 1")
 
 
