@@ -18,7 +18,7 @@ from jobrunner.client.item_record import ItemRecord, item_record
 from jobrunner.client.operations.enqueue import QueueRef
 from jobrunner.client.operations.operation import Durable, InThread, Operation, ask, noting
 from jobrunner.client.operations.queue import is_still
-from jobrunner.client.operations.task import opened
+from jobrunner.client.operations.task import changed_by, opened
 from jobrunner.encryption.cipher import EncryptionContext
 from jobrunner.errors import InvalidOption, TaskGone, UsageError
 from jobrunner.formatting import describe
@@ -44,8 +44,7 @@ def requeue_dead(
     while batch := list(itertools.islice(rest, at_once)):
         fields = yield from _fields(ref, payload, batch[0])
         call = tasks.requeue(ref.keys, batch, start_ms=start_ms + done * step_ms, step_ms=step_ms, fields=fields)
-        reply = yield from ask(call)
-        done += reply.count("ok") + reply.count("unknown")
+        done += changed_by((yield from ask(call)))
     if done:
         yield from noting(events.dead_requeued(ref.all_keys, ref.whole_name, done))
     return done

@@ -163,7 +163,7 @@ def requeue_all(
 ) -> Operation[int]:
     """Puts dead tasks of a queue back, the first due in `start_ms`, the others `step_ms` apart; returns how many. Here
     and below ids are not checked, so that damaged ids can be handled, too."""
-    return _changed((yield from ask(tasks.requeue(keys.queue(queue), ids, start_ms=start_ms, step_ms=step_ms))))
+    return changed_by((yield from ask(tasks.requeue(keys.queue(queue), ids, start_ms=start_ms, step_ms=step_ms))))
 
 
 def cancel_all(keys: Keys, queue: str, ids: Sequence[str], *, leave: Leave = "") -> Operation[int]:
@@ -180,12 +180,12 @@ def delete_all(keys: Keys, queue: str, ids: Sequence[str], *, dead_only: bool = 
     """Deletes tasks of a queue that no worker holds; returns how many. With `dead_only` a task that was found dead and
     is requeued by now is left."""
     at = keys.queue(queue)
-    deleted = _changed((yield from ask(tasks.remove(at, ids, dead_only=dead_only))))
+    deleted = changed_by((yield from ask(tasks.remove(at, ids, dead_only=dead_only))))
     yield from relaying(keys, tags=[at.tag])
     return deleted
 
 
-def _changed(words: Sequence[str]) -> int:
+def changed_by(words: Sequence[str]) -> int:
     """How many tasks a call changed. After a lost reply a task that is not as it was found counts as changed."""
     return words.count("ok") + words.count("unknown")
 

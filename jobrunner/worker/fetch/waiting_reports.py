@@ -247,11 +247,11 @@ class RefusedReports:
 
     def after_turn(self) -> None:
         """Forgets reports that were tried and did not come back. The others of their queue are due then."""
-        accepted = {token: one.report[0].queue for token, one in self._waiting.items() if one.is_tried}
-        for token in accepted:
-            del self._waiting[token]
+        accepted = {one.report[0].queue for one in self._waiting.values() if one.is_tried}
+        if accepted:
+            self._waiting = {token: one for token, one in self._waiting.items() if not one.is_tried}
         for one in self._waiting.values() if accepted else ():
-            if one.report[0].queue in accepted.values():
+            if one.report[0].queue in accepted:
                 one.due_at = 0.0
         self._leave_out()
         self.is_on = bool(self._waiting)
