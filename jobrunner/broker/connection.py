@@ -140,8 +140,7 @@ class Connection:
             closing.close()
 
     def send(self, packed: bytes) -> None:
-        """Sends packed commands. The time for a write is for each piece: a large request on a slow link goes on for as
-        long as the server takes any of it."""
+        """Sends packed commands. The time for a write is for each of their `pieces`."""
         try:
             for piece in pieces(packed):
                 self.socket.sendall(piece)

@@ -90,7 +90,7 @@ def open_async(
         pool.connection_kwargs["socket_timeout"] = None
     try:
         connection = pool.make_connection()
-    except TypeError as error:  # before redis-py 6.1, for `ssl_password`: its connections for threads know it
+    except TypeError as error:  # of redis-py 6.0 for `ssl_password`, which its connections for threads know
         raise InvalidOption(f"this redis-py does not know all options of the URL for asyncio: {error}") from error
     return AsyncRedisPyConnection(connection, check, _tls_options(pool))
 

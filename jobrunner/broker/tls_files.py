@@ -1,4 +1,4 @@
-"""What is wrong with the files of a URL's options for TLS.
+"""Finds the fault in the files that the TLS options of a URL name.
 
 OpenSSL names neither the option nor the file: a key with another password is `PEM lib`, a file that is gone is
 `Error 2`, as if there were no server. So after a failed connect each file is tried by itself.

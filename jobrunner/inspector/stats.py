@@ -229,7 +229,7 @@ def series_of(window: StatsWindow, *, is_whole: bool = True) -> StatsSeries:
 def by_job(
     client: Client, *, since: timedelta = _HOUR, step: Unit = "minute", queue: str | None = None
 ) -> list[JobStats]:
-    """Statistics of each job on each queue over the last `since`, the most attempts first: what workers counted.
+    """Statistics of each job on each queue over the last `since`, as workers counted them, the most attempts first.
 
     Deaths that no worker reported are of no job; `series` and `by_queue` have them.
     """
@@ -334,7 +334,7 @@ def _unreported(
 
     A sample tells mostly of the minute before, so a reported death is counted a step before the total is seen to grow,
     or, by a late flush, a step behind. `ahead` is by how much the reports of a queue exceed the growth; below zero are
-    deaths that no report has matched. What neither this step nor the next one matches is settled.
+    deaths that no report has matched. What neither this step nor the next matches stays so.
     """
     dying = sorted({name for growth in growths for name, totals in growth.items() if totals.get("dead")} & set(tallied))
     ahead = _deaths(window.before, dying)

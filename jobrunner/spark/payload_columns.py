@@ -135,7 +135,7 @@ class PayloadTexts:
 
 def _decoded(decode: Callable[[bytes], Any], raw: bytes, too_fine: re.Pattern[bytes] | None) -> Any:
     """A payload, also one with a point in time within the last 500 ns of the year 9999, which the decoder cannot round
-    up: what `too_fine` matches is truncated."""
+    up: this truncates what `too_fine` matches."""
     try:
         return decode(raw)
     except UNREADABLE:

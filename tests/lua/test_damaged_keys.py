@@ -45,7 +45,7 @@ def test_a_task_that_cannot_be_cancelled_now_can_be_later(mail, state, name):
 @pytest.mark.parametrize("setting", [{}, {"max_size": 9}, {"fair": 1}], ids=["", "max_size", "fair"])
 @pytest.mark.parametrize("ids", ["a", "ab"], ids=["alone", "two"])
 def test_an_id_whose_enqueue_was_refused_is_free(mail, ids, setting, options, is_known):
-    """Its hash was written, so the same id was said to exist, and never ran."""
+    """Its hash was written, so a later enqueue of the id found it existing, and the task never ran."""
     if setting:
         mail.configure(**setting)
     if is_known:
@@ -61,7 +61,7 @@ def test_an_id_whose_enqueue_was_refused_is_free(mail, ids, setting, options, is
 @pytest.mark.parametrize("state", ["waiting", "scheduled", "dead"])
 @pytest.mark.parametrize("name", ["waiting", "scheduled", "pending", "dead", "done", "leases", "outbox"])
 def test_a_task_that_cannot_be_removed_now_can_be_later(mail, state, name):
-    """Its hash stayed for ever, or no join was told."""
+    """Its hash stayed without a state, or no join learned of its end."""
     put(mail, state)
     before = mail.snapshot()
     with damaged(mail, name), pytest.raises(ServerRefused):
@@ -82,7 +82,7 @@ def test_a_purge_without_an_outbox_deletes_nothing(mail, state):
 
 
 def test_a_task_ends_while_the_set_of_those_who_wait_for_ends_is_damaged(mail, clock):
-    """One that died stayed under its lease: it ran again, and its id stayed in `dead` without a hash."""
+    """A task that died kept its lease, so it ran again, and its id stayed in `dead` without a hash."""
     died, done = mail.lease("died"), mail.lease("done")
     mail.enqueue("cancelled")
     with damaged(mail, "waiters"):

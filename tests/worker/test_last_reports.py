@@ -1,4 +1,4 @@
-"""What a worker that stops does with reports that its server refused before."""
+"""A worker that stops, and reports that its server refused before."""
 
 import threading
 from collections.abc import Callable, Iterator

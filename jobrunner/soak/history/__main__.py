@@ -148,7 +148,7 @@ def _await_members(history: RecordedHistory) -> None:
         if name in history.joins and name not in history.tasks:  # a group within one
             return max((ended(one, rule.replace("dead", "complete")) for one in members[name]), default=0.0)
         commits = [op for op in history.tasks.get(name, ()) if op.do == "commit"]
-        is_known = rule == "success" or any(op.said for op in commits)  # else it may have died, nobody knows when
+        is_known = rule == "success" or any(op.said for op in commits)  # else it may have died at an unknown time
         return min((op.began for op in commits if rule != "dead"), default=NEVER) if is_known else 0.0
 
     for op, call in ((op, call) for task, call in history.joins.items() for op in history.tasks.get(task, ())):

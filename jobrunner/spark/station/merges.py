@@ -79,7 +79,7 @@ class Merges:
                         f"{self._folders.shown(f'{MERGES}/{file}')} is damaged: it named the batches whose rows a "
                         "compaction merged, and which would be written again: restore it from a copy"
                     ) from error
-                self._folders.remove(f"{MERGES}/{file}")  # nobody decides it any more
+                self._folders.remove(f"{MERGES}/{file}")  # no process will decide it
         return found
 
     def propose(self, merge: Merge) -> None:

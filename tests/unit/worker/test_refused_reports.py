@@ -14,7 +14,7 @@ from tests.unit.worker.attempts import attempt_at
 def test_the_minute_of_a_refused_report_begins_when_the_server_takes_writes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was given up with the first refusal that named the report."""
+    """The worker dropped it at the first refusal that was about the report itself."""
     clock, refused = stopped(monkeypatch, waiting_reports), RefusedReports(QueueRotation({"q": 1}, 15.0))
     report = attempt_at("a"), Succeeded()
     damaged = ServerRefused("WRONGTYPE")
