@@ -191,9 +191,9 @@ class Heartbeat:
         """Sends one heartbeat; returns the seconds to the next."""
         ttl_ms = round(self._registration.every_s * 3000)
         worker_id, queues = self._registration.worker_id, self._registration.queues
-        asked_ms, clock = unix_ms(), server_calls.server_time(self._keys.workers)
-        if not self._has_started:
-            self._compare_clocks(asked_ms, self._broker.run(clock))
+        if not self._has_started:  # the first record has the server's times already
+            asked_ms = unix_ms()
+            self._compare_clocks(asked_ms, self._broker.run(server_calls.server_time(self._keys.workers)))
         periodics = [job for job in all_jobs() if job.periodic is not None]
         calls: list[Call[Any]] = [
             register_queues(self._keys, sorted(queues.union(job.options.queue for job in periodics))),
@@ -206,17 +206,12 @@ class Heartbeat:
         if self._registration.redact:
             calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
         if not self._has_started:
-            known = {"release": self._registration.release} if self._registration.release else {}
-            calls.append(
-                events.note(self._keys, "worker_started", queues=",".join(sorted(queues)), worker=worker_id, **known)
-            )
-            if self._registration.release:
-                now_ms = unix_ms() + self._commands.skew_ms
-                calls += events.note_release(self._keys, self._registration.release, now_ms)
+            calls += self._started()
         asking = [one.asking() for one in self._listeners]
         asked_ms = unix_ms()
-        server_ms, is_empty, told, *rest = self._broker.run_many([clock, *calls, *chain.from_iterable(asking)])
-        self._compare_clocks(asked_ms, server_ms)
+        is_empty, told, *rest = self._broker.run_many([*calls, *chain.from_iterable(asking)])
+        if told.server_ms is not None:
+            self._compare_clocks(asked_ms, told.server_ms)
         if is_empty and self._has_started:
             _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
         replies = iter(rest[len(rest) - sum(map(len, asking)) :])
@@ -227,6 +222,15 @@ class Heartbeat:
         is_changed = self._commands.obey(told.commands)
         self._has_started = True
         return 0.0 if is_changed else self._registration.every_s
+
+    def _started(self) -> list[Call[Any]]:
+        """The calls that note the start of the worker, and its release."""
+        release, queues = self._registration.release, ",".join(sorted(self._registration.queues))
+        named = {"release": release} if release else {}
+        noted = events.note(self._keys, "worker_started", queues=queues, worker=self._registration.worker_id, **named)
+        if not release:
+            return [noted]
+        return [noted, *events.note_release(self._keys, release, unix_ms() + self._commands.skew_ms)]
 
     def _compare_clocks(self, asked_ms: float, server_ms: float) -> None:
         """Takes the difference of the clocks, from the server's at some moment since `asked_ms`, unless it is small."""

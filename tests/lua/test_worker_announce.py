@@ -68,3 +68,12 @@ def test_the_worker_is_told_which_parameters_it_hides(broker, keys, raw):
     raw.delete(keys.redact)
     raw.set(keys.redact, "damage")
     assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).redacted is None
+
+
+def test_the_worker_is_told_the_time_of_the_server_unless_a_clock_is_given(broker, keys, clock, raw):
+    seconds, microseconds = raw.time()
+    told = broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).server_ms
+    assert 0 <= told - (seconds * 1000 + microseconds / 1000) < 60_000
+
+    clock.set()
+    assert broker.run(leader_calls.announce(keys, "w1", {"host": "h"}, ttl_ms=5000)).server_ms is None

@@ -29,11 +29,15 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
     commands: dict[str, bytes]
     redacted: list[str] | None
     """The names of parameters to hide; None for a user who may not read them."""
+    server_ms: float | None
+    """The server's clock, Unix ms; None where a clock was given to it."""
 
 
 def _heartbeat_reply(reply: list[Any]) -> HeartbeatReply:
-    commands, redacted = reply
-    return HeartbeatReply(fields(commands), None if redacted is None else texts(redacted))
+    commands, redacted, now = reply
+    return HeartbeatReply(
+        fields(commands), None if redacted is None else texts(redacted), None if now is None else float(now)
+    )
 
 
 def _leadership(reply: list[Any]) -> Leadership:
