@@ -165,11 +165,11 @@ def produce(arguments: Sequence[str]) -> None:
 def work() -> None:
     """The worker, with marks where a thread receives a task and where the task begins."""
     from jobrunner import Worker
-    from jobrunner.worker.fetch import fetcher
+    from jobrunner.worker.fetch.wakeups import Wakeups
     from jobrunner.worker.run import executor
 
     marks: dict[str, list[int]] = {"heard": [], "begun": []}
-    fetcher.Fetcher.woken = _marked(fetcher.Fetcher.woken, before=marks["heard"])  # type: ignore[method-assign]
+    Wakeups.woken = _marked(Wakeups.woken, before=marks["heard"])  # type: ignore[method-assign]
     executor._outcome_of = _marked(executor._outcome_of, before=marks["begun"])  # noqa: SLF001
     worker = Worker(modules=["benchmarks.noop_jobs"], concurrency=10, executor="threads")
     signal.signal(signal.SIGTERM, lambda *_: worker.ask_to_stop())

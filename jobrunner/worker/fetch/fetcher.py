@@ -1,48 +1,36 @@
 """The fetch loop: reports what ended and reserves what comes next, both in one round trip."""
 
-import random
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from jobrunner.attempt import Attempt
-from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.call import Call
-from jobrunner.broker.calls.leases import Reservation
-from jobrunner.broker.calls.queues import probe, wake
-from jobrunner.clock import monotonic, perf_counter, sleep
+from jobrunner.broker.calls.queues import probe
+from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import NO_ANSWER, JobrunnerError, OutcomeUnknown
 from jobrunner.loop import Complaints, Loop
 from jobrunner.worker.fetch.intake import Intake, TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
-from jobrunner.worker.fetch.turn import (
-    FetchTurn,
-    LostReplies,
-    ReserveAhead,
-    UnreadReservation,
-    UnreadReservations,
-    reserve,
-)
+from jobrunner.worker.fetch.turn import FetchTurn, LostReplies, UnreadReservation, UnreadReservations, reserve
+from jobrunner.worker.fetch.wakeups import Wakeups
 from jobrunner.worker.shards import ServedShards
 
 _NO_KEEPER_PAUSE_S = 0.05
 _LONG_S = 3600.0
 _NOTIFY_BUSY = 256
 _POLL_ALL_S = 0.2
-_GIVE_WAY_S = 0.00003
-_GIVE_WAY_TIMES = 10
 
 
 class Fetcher:
     """One turn is a row of steps over one record (`FetchTurn`): wake-ups and what they brought, finished attempts, the
     exchange with the server, its replies, the pause to the next turn.
 
-    Invariants: see `Reporting` and `Intake`; besides, nothing is reserved that would wait here for long, and a turn
-    that begins while the worker rests or after its end reserves nothing, begins nothing and sets `quiet`.
+    Invariants: see `Wakeups`, `Reporting` and `Intake`; besides, nothing is reserved that would wait here for long, and
+    a turn that begins while the worker rests or after its end reserves nothing, begins nothing and sets `quiet`.
     """
 
     def __init__(
@@ -57,13 +45,12 @@ class Fetcher:
         self._intake = Intake(parts, self.reporting.backpressure, isolates=isolates)
         self._quarantine = self._intake.quarantine
         self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
-        self._ahead = ReserveAhead(parts.keys, self._numbers)
+        self.wakeups = Wakeups(parts, self._intake, self.reporting, self._numbers, self._wanted)
         self._unread = UnreadReservations()
         self._lost = LostReplies(parts.broker, parts.keys)
         self._max_tasks = max_tasks
         if parts.shards is not None:
             parts.shards.on_change = self.fetch_now
-        self._woken: set[str] = set()
         self._listened_at = 0.0
         self.reserving = True
         """Off for good when the worker stops."""
@@ -81,7 +68,7 @@ class Fetcher:
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported, and ends that were not yet passed on to their flows."""
-        return self._prefetch.in_hand + self._unread.tasks + len(self._ahead) + len(self.reporting)
+        return self._prefetch.in_hand + self._unread.tasks + len(self.wakeups) + len(self.reporting)
 
     @property
     def finished_total(self) -> int:
@@ -97,17 +84,12 @@ class Fetcher:
         """Called by the thread of the notifier, which does the turn itself: the fetch thread would have to be woken for
         it, and the slot after that."""
         if queues is None:
-            for lost in self._ahead.take_planned():
+            for lost in self.wakeups.take_planned():
                 self._lost.note(lost)
             self.fetch_now()
         else:
-            self.woken(queues, brought)
+            self.wakeups.woken(queues, brought)
             self.loop.turn_here()
-
-    def woken(self, queues: Sequence[str], brought: Sequence[Reservation | JobrunnerError]) -> None:
-        """Called by the thread of the notifier: the queues of hints, and the replies to the calls it was armed with."""
-        polled = self._ahead.take_replies(brought)
-        self._woken.update([queue for queue in queues if queue not in polled])
 
     def step(self) -> float:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises when the
@@ -119,8 +101,7 @@ class Fetcher:
         if not turn.may_reserve:
             self._take_unread(turn)
             self._intake.give_back_unbegun()
-        self._take_wakeups()
-        self._take_brought()
+        self.wakeups.take()
         if not self.reporting.collect():
             self._intake.give_back_stuck()
         if self._quarantine.is_on:
@@ -150,53 +131,8 @@ class Fetcher:
         self._parts.leases.serve(self._rotation.queues)
         self._parts.notifier.listen_to(weights)
 
-    def _take_wakeups(self) -> None:
-        """Looks at the queues of hints next: at one for each task that this worker wants. Other hints are passed on."""
-        capped = self._capped
-        if capped is not None:
-            self._woken.update(capped.due_hints())
-        if not self._woken:
-            return
-        woken, passed = [], []
-        while self._woken:
-            woken.append(self._woken.pop())
-        random.shuffle(woken)  # those that are passed on must not be the same each time
-        left = self._wanted(self._executor.backlog)
-        for queue in woken:
-            if capped is not None and not capped.has_room(queue, 1):
-                if capped.passes_on(queue):
-                    passed.append(queue)
-            elif queue in self.reporting.gave_way and self._rotation.is_paused(queue):
-                self.reporting.gave_way.discard(queue)
-                passed.append(queue)
-            elif left > 0:
-                self._rotation.wake(queue)
-                left -= 1
-            else:
-                passed.append(queue)
-        if passed:
-            run_each_or_errors(self._parts.broker, [wake(self._parts.keys.queue(queue)) for queue in passed])
-
-    def _take_brought(self) -> None:
-        """Takes in the tasks that came with a hint. Tasks that this worker cannot use any more go back in line."""
-        while self._ahead:
-            sent, brought, listened_at = self._ahead.first()
-            asked_at = max(monotonic() - self._parts.stats.age_ms(brought.now_ms) / 1000, listened_at)
-            is_wanted = self._wanted(self._executor.backlog) >= len(brought.attempts)
-            if self._capped is not None:
-                is_wanted = is_wanted and self._capped.has_room(sent.queue, len(brought.attempts))
-            if len(brought.attempts) == sent.wanted:
-                self._rotation.wake(sent.queue)
-            begins = is_wanted and self._may_reserve
-            try:
-                self._intake.take(sent.queue, sent.wanted, brought, asked_at, begins=begins)
-            finally:
-                self._ahead.done()
-            if begins and brought.attempts:
-                _give_way_to(brought.attempts[0])
-
     def _plan(self, turn: FetchTurn) -> None:
-        wanted, now = self._wanted(self._executor.backlog), monotonic()
+        wanted, now = self._wanted(), monotonic()
         if not wanted:
             return
         if self._parts.notifier.is_armed:
@@ -291,29 +227,21 @@ class Fetcher:
     @property
     def reserves(self) -> bool:
         """Whether it takes tasks when there are any: not while it rests or every slot has its task."""
-        return self._wanted(self._executor.backlog) > 0
+        return self._wanted() > 0
 
     @property
     def _may_reserve(self) -> bool:
         return self.reserving and not self.resting
 
-    def _wanted(self, backlog: int) -> int:
+    def _wanted(self) -> int:
         """How many to reserve now."""
         if not self._may_reserve or self._quarantine.is_on or self._intake.lacks_keeper:
             return 0
         coming = self._unread.tasks
-        wanted = self._prefetch.wanted(backlog, coming)
+        wanted = self._prefetch.wanted(self._executor.backlog, coming)
         if self._max_tasks:
             wanted = min(wanted, self._max_tasks - self.finished_total - self._prefetch.in_hand - coming)
         return max(wanted, 0)
-
-    def _listen(self) -> None:
-        """Lets the notifier block on the server, with calls behind the wait that reserve the first tasks."""
-        if self._parts.notifier.is_armed:
-            return
-        may_bring = self._parts.notifier.can_bring and not self.reporting.backpressure.is_on
-        queues = self._rotation.open if may_bring else []
-        self._parts.notifier.arm(partial(self._ahead.plan, queues, self._wanted(self._executor.backlog)))
 
     def _pause(self) -> float:
         if self.reporting.pending:
@@ -327,14 +255,14 @@ class Fetcher:
 
     def _pause_for_work_s(self) -> float:
         backlog, finished = self._executor.backlog, self._parts.finished
-        wanted = self._wanted(backlog)
+        wanted = self._wanted()
         if backlog:
             finished.notify_at = self._prefetch.ends_together(backlog, _NOTIFY_BUSY)
             if wanted and self._rotation.until_next() == 0.0:
                 return 0.0
             self._executor.nudge()
             if self._prefetch.has_free_slots and wanted and self._rotation.queues:
-                self._listen()  # what comes now can begin at once
+                self.wakeups.listen()  # what comes now can begin at once
             return self._prefetch.pause_s
         finished.notify_at = 1
         if len(finished):
@@ -343,18 +271,9 @@ class Fetcher:
             return _NO_KEEPER_PAUSE_S if self._intake.lacks_keeper else _LONG_S
         pause_s = self._rotation.until_next()
         if pause_s > 0 and self._rotation.queues:
-            self._listen()
+            self.wakeups.listen()
         return pause_s
 
 
 def _as_sent(reply: Any) -> Any:
     return reply
-
-
-def _give_way_to(attempt: Attempt) -> None:
-    """Leaves the interpreter to the thread that was woken for an attempt. That thread is awake before this turn ends,
-    and would find the interpreter taken, sleep again, and begin a third of a millisecond later."""
-    for _ in range(_GIVE_WAY_TIMES):
-        sleep(_GIVE_WAY_S)
-        if attempt.began_s:
-            return

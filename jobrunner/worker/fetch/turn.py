@@ -1,8 +1,6 @@
-"""One turn of the fetch loop, and reserves in flight: sent ahead behind a wait, replied to but not read yet, or lost
-with the connection."""
+"""One turn of the fetch loop, and reserves in flight: replied to but not read yet, or lost with the connection."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,11 +18,6 @@ from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
 from jobrunner.worker.fetch.waiting_reports import takes_no_writes
 from jobrunner.worker.report.report_calls import ReportCall
 
-_MOST_AHEAD = 2
-"""Two tasks of a queue: the second shows whether the queue has more. A worker that loses its connection strands at most
-this many tasks until their leases expire."""
-_QUEUES_AHEAD = 4
-"""Workers that serve more queues than this poll instead."""
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 32.0
 """Pauses between queries double, up to this pause; by then no command is in flight any more."""
@@ -73,56 +66,6 @@ class FetchTurn:
             return False
         asked = self.replies[len(self.reports) :]
         return bool(asked) or any(takes_no_writes(reply) for reply in self.replies)
-
-
-class ReserveAhead:
-    """The reserve commands pipelined behind the wait for a wake-up. Its length is the number of unprocessed replies.
-    The wake-up thread calls `plan` and `take_replies`, the fetch loop all other methods.
-
-    Invariant: the commands reserve no more tasks than the worker could take when it began to block, and the worker
-    hands back tasks that it can no longer take; a task counts as held since the server handed it out.
-    """
-
-    def __init__(self, keys: Keys, numbers: LeaseNumbers) -> None:
-        self._keys = keys
-        self._numbers = numbers
-        self._planned: list[SentReserve] = []
-        self._planned_at = 0.0
-        self._brought: deque[tuple[SentReserve, Reservation, float]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._brought)
-
-    def plan(self, queues: Sequence[str], wanted: int) -> list[Call[Reservation]]:
-        """Plans reserves from these queues, at most `wanted` tasks in total; none when the queues are too many."""
-        count = min(wanted // max(len(queues), 1), _MOST_AHEAD)
-        asks = count > 0 and len(queues) <= _QUEUES_AHEAD
-        self._planned = [reserve(self._keys, self._numbers, queue, count) for queue in queues] if asks else []
-        self._planned_at = monotonic()
-        return [planned.call for planned in self._planned]
-
-    def take_planned(self) -> list[SentReserve]:
-        """Removes and returns the reserves that were planned last and have no reply."""
-        planned, self._planned = self._planned, []
-        return planned
-
-    def take_replies(self, brought: Sequence[Reservation | JobrunnerError]) -> set[str]:
-        """Stores the replies to the planned calls; returns the queues that need no poll now."""
-        polled = set()
-        for sent, one in zip(self.take_planned(), brought, strict=False):
-            if isinstance(one, Reservation):
-                self._brought.append((sent, one, self._planned_at))
-                polled.add(sent.queue)
-        return polled
-
-    def first(self) -> tuple[SentReserve, Reservation, float]:
-        """The oldest reply: its reserve, the reservation, and when the wait began (monotonic clock). The reply counts
-        until `done`."""
-        return self._brought[0]
-
-    def done(self) -> None:
-        """Removes the oldest reply, which was processed."""
-        self._brought.popleft()
 
 
 @dataclass(frozen=True, slots=True)

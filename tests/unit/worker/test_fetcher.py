@@ -28,7 +28,7 @@ from jobrunner.errors import JobrunnerError, OutcomeUnknown, ServerError, Server
 from jobrunner.inspector.limit_use import tokens_left
 from jobrunner.inspector.stats import series
 from jobrunner.outcome import Acknowledged, Failed, Moved, Outcome, Released, Succeeded, Unknown
-from jobrunner.worker.fetch import fetcher, intake, quarantine, reserve_plan, waiting_reports
+from jobrunner.worker.fetch import fetcher, intake, quarantine, reserve_plan, waiting_reports, wakeups
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.reserve_plan import Prefetch, QueueRotation
@@ -765,7 +765,7 @@ def test_suspects_are_not_fetched_again_and_again_while_it_is_the_turn_of_others
     bench.step()
     left = tokens_left(client, "q", rate)
     for _ in range(100):
-        bench.fetcher.woken(["q"], [])
+        bench.fetcher.wakeups.woken(["q"], [])
         bench.step()
         if bench.ear.is_armed:
             bring(bench, client)
@@ -1101,7 +1101,7 @@ def test_a_hint_that_comes_while_every_slot_is_taken_is_handed_on(
     push(client, 3)
     bench.begun()
     raw.delete(keys.queue("q").wake)
-    bench.fetcher.woken(["q"], [])
+    bench.fetcher.wakeups.woken(["q"], [])
     bench.step()
     assert raw.zcard(keys.queue("q").wake) == 1
 
@@ -1120,11 +1120,11 @@ def test_tasks_that_only_other_workers_know_are_left_to_them(
     assert bench.turns.open == []
 
     raw.delete(wake)
-    bench.fetcher.woken(["q"], [])
+    bench.fetcher.wakeups.woken(["q"], [])
     bench.step()
     assert raw.zcard(wake) == 1, "the hint of the hand-back is for another worker"
     raw.delete(wake)
-    bench.fetcher.woken(["q"], [])
+    bench.fetcher.wakeups.woken(["q"], [])
     bench.step()
     assert raw.zcard(wake) == 0, "there is no other one"
 
@@ -1146,7 +1146,7 @@ def test_of_hints_that_come_together_it_keeps_one_for_each_task_that_it_can_take
     names = [f"q{n}" for n in range(5)]
     bench = Bench(broker, keys, slots=2, queues=names)
     bench.step()
-    bench.fetcher.woken(names, [])
+    bench.fetcher.wakeups.woken(names, [])
     bench.step()
     assert sum(raw.zcard(keys.queue(name).wake) for name in names) == 3
 
@@ -1155,7 +1155,7 @@ def test_a_hint_makes_it_look(bench: Bench, client: Client) -> None:
     bench.step()
     push(client, 1)
     assert bench.begun() == []
-    bench.fetcher.woken(["q"], [])
+    bench.fetcher.wakeups.woken(["q"], [])
     assert len(bench.begun()) == 1
 
 
@@ -1266,7 +1266,7 @@ def test_a_paused_queue_among_many_is_reserved_from_when_it_goes_on(broker: Brok
     bench.step()
     assert bench.step() > 10, "it waits for a hint"
     client.queue("q4").resume()
-    bench.fetcher.woken(["q4"], [])
+    bench.fetcher.wakeups.woken(["q4"], [])
     assert len(bench.begun()) == 2
 
 
@@ -1274,7 +1274,7 @@ def bring(bench: Bench, client: Client, queue: str = "q") -> list[Reservation]:
     """Does what the server does at the next hint."""
     bench.ear.is_armed = False
     found = [broker_of(client).run(call) for call in bench.ear.calls]
-    bench.fetcher.woken([queue], found)
+    bench.fetcher.wakeups.woken([queue], found)
     return found
 
 
@@ -1315,7 +1315,7 @@ def test_what_a_hint_brought_begins_without_another_look(bench: Bench, client: C
     assert bench.ear.is_armed
 
 
-@pytest.mark.parametrize(("begins_in", "pauses_taken"), [(2, 2), (math.inf, fetcher._GIVE_WAY_TIMES)])
+@pytest.mark.parametrize(("begins_in", "pauses_taken"), [(2, 2), (math.inf, wakeups._GIVE_WAY_TIMES)])
 def test_a_turn_leaves_the_interpreter_to_what_a_hint_brought_until_it_begins(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch, begins_in: float, pauses_taken: int
 ) -> None:
@@ -1327,7 +1327,7 @@ def test_a_turn_leaves_the_interpreter_to_what_a_hint_brought_until_it_begins(
         if len(pauses) == begins_in:
             bench.shelf.waiting[0].began_s = 1.0
 
-    monkeypatch.setattr(fetcher, "sleep", pause)
+    monkeypatch.setattr(wakeups, "sleep", pause)
     bench.step()
     push(client, 1)
     bring(bench, client)
@@ -1340,7 +1340,7 @@ def test_a_turn_leaves_the_interpreter_to_what_a_hint_brought_until_it_begins(
 def test_a_turn_that_asked_for_its_tasks_itself_does_not_pause(
     bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "sleep", lambda _: pytest.fail("it paused"))
+    monkeypatch.setattr(wakeups, "sleep", lambda _: pytest.fail("it paused"))
     push(client, 3)
 
     assert len(bench.begun()) == 3
@@ -1413,7 +1413,7 @@ def test_what_the_executor_cannot_start_goes_back_unspent_and_is_tried_again_aft
             suspects = partial(_as_suspects, bench.fetcher._quarantine.sort)
             scarce.setattr(bench.fetcher._quarantine, "sort", suspects)
         for _ in range(4):
-            bench.fetcher.woken(["q"], [])  # a task that is handed back comes with a hint
+            bench.fetcher.wakeups.woken(["q"], [])  # a task that is handed back comes with a hint
             bench.step()
         assert len(tried) == 1
         assert "q" not in bench.turns.open, "the notifier does not reserve from it either"
@@ -1436,7 +1436,7 @@ def test_a_hint_that_brought_an_error_is_a_hint(bench: Bench, client: Client) ->
     bench.step()
     push(client, 1)
     bench.ear.is_armed = False
-    bench.fetcher.woken(["q"], [ServerRefused("NOSCRIPT")])
+    bench.fetcher.wakeups.woken(["q"], [ServerRefused("NOSCRIPT")])
 
     assert len(bench.begun()) == 1
 

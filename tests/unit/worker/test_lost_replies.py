@@ -95,7 +95,7 @@ def test_what_a_wait_has_brought_is_not_taken_for_lost(
 ) -> None:
     bench.step()
     push(client, 2)
-    bench.fetcher.woken(["q"], broker.run_each(bench.ear.calls))
+    bench.fetcher.wakeups.woken(["q"], broker.run_each(bench.ear.calls))
     assert len(bench.begun()) == 2
 
     bench.fetcher._on_wake(None, [])
