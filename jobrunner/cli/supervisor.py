@@ -13,9 +13,10 @@ from urllib.parse import unquote
 from jobrunner.broker.embedded.server import EmbeddedServer
 from jobrunner.cli.options import say_started
 from jobrunner.cli.output import DONE, MISUSE, NO
+from jobrunner.cli.rolling_restart import RollingRestart
 from jobrunner.cli.signals import SERVES, STARTED, USES, folder_of_start, on_signals, report_to_service_manager
 from jobrunner.cli.source_files import SourceFiles
-from jobrunner.cli.worker_processes import ENDED, RollingRestart, WorkerProcess, WorkerSlot, told
+from jobrunner.cli.worker_processes import ENDED, WorkerProcess, WorkerSlot, told
 from jobrunner.clock import monotonic, sleep
 from jobrunner.errors import EmbeddedServerError, ServerError
 from jobrunner.logs import SafeLogger

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.cli import supervisor, worker_processes
+from jobrunner.cli import rolling_restart, supervisor, worker_processes
 from jobrunner.cli.supervisor import Supervisor
 from jobrunner.clock import monotonic
 from tests.support.waiting import wait_for
@@ -84,7 +84,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     signals = Signals()
     monkeypatch.setattr(supervisor, "on_signals", signals.listen)
     monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 0.001)
-    for module in (supervisor, worker_processes):
+    for module in (supervisor, rolling_restart):
         monkeypatch.setattr(module, "_log", Log)
 
     def start(act: str, processes: int = 1, **options: Any) -> Run:
@@ -170,7 +170,7 @@ def test_a_new_one_that_the_system_does_not_start_stops_the_roll_and_the_next_ro
 
 
 def test_a_new_one_that_never_says_that_it_works_is_killed_in_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_processes, "_READY_S", 0.3)
+    monkeypatch.setattr(rolling_restart, "_READY_S", 0.3)
     rolled = run("work() if number == 1 else (note('hangs'), rest())")
     rolled.wait_said("works", 1)
     before = rolled.pids()
@@ -189,7 +189,7 @@ def test_an_old_one_that_does_not_leave_is_killed_in_time(run: Any, monkeypatch:
 
     rolled.signals.send_hup()
     rolled.wait_said("stays", 1)
-    monkeypatch.setattr(worker_processes, "monotonic", lambda: monotonic() + 601.0)
+    monkeypatch.setattr(rolling_restart, "monotonic", lambda: monotonic() + 601.0)
     rolled.supervisor._events.put(lambda: None)
     rolled.wait_logged("roll is complete")
 
