@@ -189,11 +189,30 @@ class Heartbeat:
 
     def step(self) -> float:
         """Sends one heartbeat; returns the seconds to the next."""
+        if not self._has_started:  # the first record has the server's times already
+            self._compare_clocks(unix_ms(), self._broker.run(server_calls.server_time(self._keys.workers)))
+        own = [*self._announcement(), *self._start_events()]
+        asking = [one.asking() for one in self._listeners]
+        asked_ms = unix_ms()
+        replies = self._broker.run_many([*own, *chain.from_iterable(asking)])
+        is_empty, told = replies[:2]
+        if told.server_ms is not None:
+            self._compare_clocks(asked_ms, told.server_ms)
+        if is_empty and self._has_started:
+            _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
+        of_listeners = iter(replies[len(own) :])
+        for one, some in zip(self._listeners, asking, strict=True):
+            one.take(list(islice(of_listeners, len(some))))
+        if told.redacted is not None:
+            self._hidden.take(told.redacted)
+        is_changed = self._commands.obey(told.commands)
+        self._has_started = True
+        return 0.0 if is_changed else self._registration.every_s
+
+    def _announcement(self) -> list[Call[Any]]:
+        """The calls that register the queues, the worker (in this order), its periodic jobs, and the names to hide."""
         ttl_ms = round(self._registration.every_s * 3000)
         worker_id, queues = self._registration.worker_id, self._registration.queues
-        if not self._has_started:  # the first record has the server's times already
-            asked_ms = unix_ms()
-            self._compare_clocks(asked_ms, self._broker.run(server_calls.server_time(self._keys.workers)))
         periodics = [job for job in all_jobs() if job.periodic is not None]
         calls: list[Call[Any]] = [
             register_queues(self._keys, sorted(queues.union(job.options.queue for job in periodics))),
@@ -205,32 +224,17 @@ class Heartbeat:
             calls.append(leader_calls.define_periodics(self._keys, self._published, ttl_ms=ttl_ms))
         if self._registration.redact:
             calls.append(server_calls.add_redacted_names(self._keys, self._registration.redact, may_fail=True))
-        if not self._has_started:
-            calls += self._started()
-        asking = [one.asking() for one in self._listeners]
-        asked_ms = unix_ms()
-        is_empty, told, *rest = self._broker.run_many([*calls, *chain.from_iterable(asking)])
-        if told.server_ms is not None:
-            self._compare_clocks(asked_ms, told.server_ms)
-        if is_empty and self._has_started:
-            _log.warning("the server has lost the keys of this prefix, with their tasks", prefix=self._keys.prefix)
-        replies = iter(rest[len(rest) - sum(map(len, asking)) :])
-        for one, some in zip(self._listeners, asking, strict=True):
-            one.take(list(islice(replies, len(some))))
-        if told.redacted is not None:
-            self._hidden.take(told.redacted)
-        is_changed = self._commands.obey(told.commands)
-        self._has_started = True
-        return 0.0 if is_changed else self._registration.every_s
+        return calls
 
-    def _started(self) -> list[Call[Any]]:
-        """The calls that note the start of the worker, and its release."""
-        release, queues = self._registration.release, ",".join(sorted(self._registration.queues))
-        named = {"release": release} if release else {}
-        noted = events.note(self._keys, "worker_started", queues=queues, worker=self._registration.worker_id, **named)
-        if not release:
-            return [noted]
-        return [noted, *events.note_release(self._keys, release, unix_ms() + self._commands.skew_ms)]
+    def _start_events(self) -> list[Call[Any]]:
+        """The events of the start of this worker and of its release, with the first heartbeat only."""
+        if self._has_started:
+            return []
+        worker_id, queues = self._registration.worker_id, ",".join(sorted(self._registration.queues))
+        if not (release := self._registration.release):
+            return [events.note(self._keys, "worker_started", queues=queues, worker=worker_id)]
+        started = events.note(self._keys, "worker_started", queues=queues, worker=worker_id, release=release)
+        return [started, *events.note_release(self._keys, release, unix_ms() + self._commands.skew_ms)]
 
     def _compare_clocks(self, asked_ms: float, server_ms: float) -> None:
         """Takes the difference of the clocks, from the server's at some moment since `asked_ms`, unless it is small."""
