@@ -145,15 +145,6 @@ class Reporting:
         ended = {attempt.token for attempt, outcome in reports if type(outcome) is not Released}
         return {*ended, *self._undelivered.tokens(), *self._refused.tokens()}
 
-    def _give_way(self, reports: Sequence[Report]) -> None:
-        """Leaves the queues of tasks that are handed back alone for a second, as all that this worker had in hand were
-        tasks of jobs that it does not know. Being idle, it would be the first to take them each time they are due, and
-        the worker that knows them, which is busy, the last. Not while they fill its slots: its own tasks may be in line
-        behind them."""
-        for queue in {attempt.queue for attempt, outcome in reports if isinstance(outcome, Deferred)}:
-            self._parts.rotation.pause(queue)
-            self.gave_way.add(queue)
-
     def collect(self) -> bool:
         """Collects the executor's finished attempts; returns whether there were any."""
         reports = self._collected = self._parts.finished.drain()
@@ -166,13 +157,7 @@ class Reporting:
         kinds = [type(outcome) for _, outcome in reports]
         released, count = kinds.count(Released) + kinds.count(Unknown), len(kinds)
         if Acknowledged in kinds:
-            over = [report for report in reports if type(report[1]) is Acknowledged]
-            self._leases.drop(attempt for attempt, _ in over)
-            self._parts.stats.observe(over, ["ok"] * len(over))
-            if self._parts.cleaner is not None:
-                self._parts.cleaner.note(over, ["ok"] * len(over))
-            done = [(one, outcome) for one, outcome in over if isinstance(outcome, Acknowledged) and outcome.succeeded]
-            self._parts.log.note(done, ["ok"] * len(done))
+            self._end_acknowledged([report for report in reports if type(report[1]) is Acknowledged])
             reports = [report for report in reports if type(report[1]) is not Acknowledged]
         if Unknown in kinds:
             reports = [
@@ -194,6 +179,25 @@ class Reporting:
         self._parts.prefetch.gave(count - released, released)
         self.finished_total += count - released
         return True
+
+    def _end_acknowledged(self, over: Sequence[Report]) -> None:
+        """Drops and counts attempts whose tasks were acknowledged before they began: there is nothing to report."""
+        accepted = ["ok"] * len(over)
+        self._leases.drop(attempt for attempt, _ in over)
+        self._parts.stats.observe(over, accepted)
+        if self._parts.cleaner is not None:
+            self._parts.cleaner.note(over, accepted)
+        done = [(one, outcome) for one, outcome in over if isinstance(outcome, Acknowledged) and outcome.succeeded]
+        self._parts.log.note(done, ["ok"] * len(done))
+
+    def _give_way(self, reports: Sequence[Report]) -> None:
+        """Leaves the queues of tasks that are handed back alone for a second, as all that this worker had in hand were
+        tasks of jobs that it does not know. Being idle, it would be the first to take them each time they are due, and
+        the worker that knows them, which is busy, the last. Not while they fill its slots: its own tasks may be in line
+        behind them."""
+        for queue in {attempt.queue for attempt, outcome in reports if isinstance(outcome, Deferred)}:
+            self._parts.rotation.pause(queue)
+            self.gave_way.add(queue)
 
     def _encrypted(self, attempt: Attempt, outcome: Outcome) -> Outcome:
         """The encrypted outcome. An outcome that cannot be encrypted fails its own task, and delays no other report."""
