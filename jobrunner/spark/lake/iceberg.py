@@ -9,12 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update import AssertLastAssignedFieldId
 
@@ -24,8 +21,8 @@ from jobrunner.etl.table_sink import TableAddress
 from jobrunner.spark.lake.files import DataFile
 from jobrunner.spark.lake.iceberg_catalog import make_namespace, open_catalog
 from jobrunner.spark.lake.iceberg_files import live_files, named_files, unquoted
-from jobrunner.spark.lake.iceberg_merge import replace_rows
-from jobrunner.spark.lake.iceberg_repairs import keep_nulls, keep_partitions, overwrite
+from jobrunner.spark.lake.iceberg_repairs import keep_nulls, keep_partitions
+from jobrunner.spark.lake.iceberg_rewrites import merge_small_files, replace_rows
 from jobrunner.spark.lake.identity import KEPT_DAYS, PARTS, WriteAttempt
 from jobrunner.spark.lake.schema_rules import SchemaPlan, plain
 from jobrunner.spark.lake.storage import Storage
@@ -40,7 +37,6 @@ _MARKS_BEYOND_A_DAY = 2_000
 """The most marks older than a day that a table keeps: each version of its metadata has them, some 60 bytes each."""
 _NO_RETRIES = {"commit.retry.num-retries": "0"}
 _OWN = ("jobrunner.", "schema.")
-_SMALL = 64 * 2**20
 
 keep_nulls()
 keep_partitions()
@@ -185,24 +181,11 @@ class IcebergLake:
         return nullcontext()  # no lock: of two commits that replace the same file, the catalog refuses the second
 
     def compact(self) -> int:
-        table = self._table
-        groups: dict[Any, list[Any]] = {}
-        for task in table.scan().plan_files():
-            if task.file.file_size_in_bytes < _SMALL:
-                groups.setdefault(repr(task.file.partition), []).append(task)
-        small = [tasks for tasks in groups.values() if len(tasks) > 1]
-        if not small:
-            return 0
-        transaction = table.transaction()
-        with overwrite(transaction, {"jobrunner.compacted": "true"}) as change:
-            for tasks in small:
-                scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-                for made in _dataframe_to_data_files(table.metadata, scan.to_table(tasks), table.io):
-                    change.append_data_file(made)
-                for task in tasks:
-                    change.delete_data_file(task.file)
-        self._commit(transaction)
-        return sum(map(len, small))
+        transaction = self._table.transaction()
+        merged = merge_small_files(self._table, transaction)
+        if merged:
+            self._commit(transaction)
+        return merged
 
     def expire(self, older_than_s: float) -> None:
         before = datetime.fromtimestamp(unix_ms() / 1000 - older_than_s, UTC)

@@ -1,4 +1,4 @@
-"""Replaces rows of an Iceberg table by key: rewrites the data files that have rows with one of the keys.
+"""Rewrites data files of an Iceberg table: those that have rows with one of some keys, and small ones.
 
 `upsert` of pyiceberg is not usable: for a key of several columns it builds one expression of all keys, which takes
 minutes for thousands of rows and ends the process beyond some ten thousand. It does not find a key column with a dot in
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, And, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
-from pyiceberg.table import Transaction
+from pyiceberg.table import Table, Transaction
 
 from jobrunner.spark.lake.iceberg_repairs import overwrite
 from jobrunner.spark.lake.row_values import as_key
@@ -22,6 +22,8 @@ _LISTED = 200
 _WITHOUT_BOUNDS = (pa.types.is_floating, pa.types.is_nested, pa.types.is_binary, pa.types.is_boolean)
 """Types whose bounds are not used: NaN has no order, and bounds of the other types are not worth the effort."""
 _ROW = "row"
+_SMALL = 64 * 2**20
+"""Bytes below which a data file is merged with others of its partition."""
 
 
 def replace_rows(transaction: Transaction, rows: pa.Table, key: Sequence[str], about: dict[str, str]) -> None:
@@ -42,6 +44,26 @@ def replace_rows(transaction: Transaction, rows: pa.Table, key: Sequence[str], a
                 change.append_data_file(made)
         for made in _files_of(metadata, io, rows):
             change.append_data_file(made)
+
+
+def merge_small_files(table: Table, transaction: Transaction) -> int:
+    """Replaces the small files of each partition by files with the same rows, in one snapshot. Returns how many it
+    replaced; 0: no partition has two."""
+    by_partition: dict[str, list[Any]] = {}
+    for task in table.scan().plan_files():
+        if task.file.file_size_in_bytes < _SMALL:
+            by_partition.setdefault(repr(task.file.partition), []).append(task)
+    groups = [tasks for tasks in by_partition.values() if len(tasks) > 1]
+    if not groups:
+        return 0
+    with overwrite(transaction, {"jobrunner.compacted": "true"}) as change:
+        for tasks in groups:
+            scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+            for made in _dataframe_to_data_files(table.metadata, scan.to_table(tasks), table.io):
+                change.append_data_file(made)
+            for task in tasks:
+                change.delete_data_file(task.file)
+    return sum(map(len, groups))
 
 
 def _files_of(metadata: Any, io: Any, rows: pa.Table) -> Iterator[Any]:
