@@ -68,64 +68,71 @@ class MetricsReading:
     error. They are empty here, and have no series: zeros would look like a reset of counters, or fire alerts."""
 
 
-def take(client: Client) -> MetricsReading:
-    """Takes a reading, in a handful of round trips and four for each 500 queues. Raises ServerError; on a cluster only
-    when no node answers."""
-    unread: dict[str, str] = {}
+class _PartialReads:
+    """Reads the parts of a reading. A part whose node of a cluster is away becomes `unread`, with the error."""
 
-    def part(name: str, read: Callable[[], T], otherwise: T) -> T:
+    def __init__(self, client: Client) -> None:
+        self._broker = broker_of(client)
+        self.unread: dict[str, str] = {}
+
+    def read(self, name: str, read: Callable[[], T], otherwise: T) -> T:
+        """The result of `read`, or `otherwise`. Raises ServerError when no node answers."""
         try:
             return read()
         except NO_ANSWER as error:
-            if broker_of(client).is_away(error):
+            if self._broker.is_away(error):
                 raise
-            unread[name] = str(error)
+            self.unread[name] = str(error)
             return otherwise
 
-    unlisted: dict[str, str] = {}
+
+def take(client: Client) -> MetricsReading:
+    """Takes a reading, in a handful of round trips and four for each 500 queues. Raises ServerError; on a cluster only
+    when no node answers."""
+    parts, unlisted = _PartialReads(client), dict[str, str]()
     names = known_queues(client, unlisted)
-    nothing: list[WorkerRecord] = []
-    workers = part("workers", client.workers, nothing)
-    served = {queue for worker in workers for queue in worker.queues}
-    shown = sorted(names, key=lambda name: (name not in served, name))[:MOST_QUEUES]
-    totals = {
-        name: one
-        for some in in_slices(shown, _AT_ONCE)
-        for name, one in zip(some, end_totals(client, some), strict=True)
-    }
+    workers = parts.read("workers", client.workers, list[WorkerRecord]())
+    totals = _end_totals(client, workers, names)
     views = queue_views(client, workers, names)
     for problem in (*unlisted.values(), *(one.problem for one in views if one.problem)):
-        unread.setdefault("queues", problem)
+        parts.unread.setdefault("queues", problem)
     queues = [one for one in views if one.name in totals]
     others = [one for one in views if one.name not in totals]
     known = {one.name: _known(workers, one.name) for one in queues}
     left_out = {one.name for one in others}
-    nothing_counted: dict[str, str] = {}
-    counts = part("stats", lambda: _totals(client, left_out), nothing_counted)
+    counts = parts.read("stats", lambda: _totals(client, left_out), dict[str, str]())
     measured, round_trip, most = _measured(counts, known)
     stations = {queue: measured.pop((queue, type_)) for queue, type_ in list(measured) if type_ == "-"}
-    begins = sum(map(len, known.values())) <= _MOST_ZEROS
-    ended = [
-        _ended(one.name, counted, known[one.name], most, begins=begins)
-        for one in queues
-        if not one.problem and not isinstance(counted := totals[one.name], JobrunnerError)
-    ]
+    has_lags = not {"stats", "workers"} & parts.unread.keys()
     return MetricsReading(
         queues=queues,
         others=others,
-        ended={key: by for some in ended for key, by in some.items()},
+        ended=_all_ended(queues, totals, known, most),
         measured=measured,
         stations=stations,
-        lags=[] if {"stats", "workers"} & unread.keys() else part("stats", lambda: _lags(client, queues, workers), []),
-        streams=part("streams", lambda: read_streams(client), []),
+        lags=parts.read("stats", lambda: _lags(client, queues, workers), []) if has_lags else [],
+        streams=parts.read("streams", lambda: read_streams(client), []),
         round_trip=round_trip,
         workers=workers,
-        leader=part("leader", lambda: leader(client), None),
-        periodics=part("periodic", client.periodics, []),
+        leader=parts.read("leader", lambda: leader(client), None),
+        periodics=parts.read("periodic", client.periodics, []),
         server=server_facts(client),
         is_list_unread=bool(unlisted),
-        unread=unread,
+        unread=parts.unread,
     )
+
+
+def _end_totals(
+    client: Client, workers: list[WorkerRecord], names: Iterable[str]
+) -> dict[str, EndTotals | JobrunnerError]:  # fmt: skip
+    """The totals of the queues that have series of their own, or the errors in their place."""
+    served = {queue for worker in workers for queue in worker.queues}
+    shown = sorted(names, key=lambda name: (name not in served, name))[:MOST_QUEUES]
+    return {
+        name: one
+        for some in in_slices(shown, _AT_ONCE)
+        for name, one in zip(some, end_totals(client, some), strict=True)
+    }
 
 
 def _lags(client: Client, queues: list[QueueView], workers: list[WorkerRecord]) -> list[StationLag]:
@@ -160,6 +167,20 @@ def _known(workers: list[WorkerRecord], queue: str) -> set[str]:
     """Job types that the workers of a queue report to know."""
     types = {type_ for worker in workers if queue in worker.queues for type_ in worker.types or ()}
     return types - {TOO_MANY, ""}
+
+
+def _all_ended(
+    queues: list[QueueView], totals: Mapping[str, EndTotals | JobrunnerError], known: Mapping[str, AbstractSet[str]],
+    most: int,
+) -> dict[tuple[str, str, str], int]:  # fmt: skip
+    """Ends of attempts by queue, type and outcome, of the queues that could be read."""
+    begins = sum(map(len, known.values())) <= _MOST_ZEROS
+    found: dict[tuple[str, str, str], int] = {}
+    for one in queues:
+        counted = totals[one.name]
+        if not one.problem and not isinstance(counted, JobrunnerError):
+            found |= _ended(one.name, counted, known[one.name], most, begins=begins)
+    return found
 
 
 def _ended(
