@@ -212,13 +212,9 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
     workers = [still_running(worker, ended) for worker in workers]
     answered = [one for some in found if not isinstance(some, JobrunnerError) for one in some]
     # Some calls read the same tasks for different purposes.
-    rows = {(one.queue, one.state, one.id): one for one in answered if isinstance(one, TaskRow)}
-    lines = list(rows.values())
-    dead: dict[tuple[str, str], DeadOfJob] = {}  # shards of one queue may be in the replies to several calls
-    for one in answered:
-        if isinstance(one, DeadOfJob):
-            had = dead.get((one.job, one.queue))
-            dead[one.job, one.queue] = one if had is None else replace(had, dead=had.dead + one.dead)
+    rows = {(one.queue, one.state, one.id): one for one in answered if isinstance(one, TaskRow)}.values()
+    pending = sorted((row for row in rows if row.state == "pending"), key=_moment)
+    dead = _added_up(one for one in answered if isinstance(one, DeadOfJob))
     return LiveSnapshot(
         at_s=monotonic(),
         now=from_ms(now_ms),
@@ -229,12 +225,10 @@ def look(client: Client, failed: Mapping[tuple[str, str], int] | None = None) ->
         leader=None if isinstance(leads, JobrunnerError) else leads,
         queues=tuple(seen),
         workers=tuple(workers),
-        running=tuple(
-            with_beginnings(sorted((line for line in lines if line.state == "pending"), key=_moment), workers)
-        ),
-        lost=tuple(lost_rows(lines)),
-        unknown=tuple(unknown_types((line for line in lines if line.state in _TO_DO), workers)),
-        failing=most_failing(map(_failing, dead.values()), failed or {}),
+        running=tuple(with_beginnings(pending, workers)),
+        lost=tuple(lost_rows(rows)),
+        unknown=tuple(unknown_types((row for row in rows if row.state in _TO_DO), workers)),
+        failing=most_failing(map(_failing, dead), failed or {}),
         problems=tuple(problems),
     )
 
@@ -313,6 +307,15 @@ def _some_lines(
 def _fullest(seen: list[QueueView], state: str) -> list[QueueView]:
     some = [queue for queue in seen if getattr(queue, state)]
     return sorted(some, key=lambda queue: -getattr(queue, state))[:_QUEUES_LOOKED_INTO]
+
+
+def _added_up(dead: Iterable[DeadOfJob]) -> Iterable[DeadOfJob]:
+    """One entry for each job and queue: shards of one queue may be in the replies to several calls."""
+    found: dict[tuple[str, str], DeadOfJob] = {}
+    for one in dead:
+        had = found.get((one.job, one.queue))
+        found[one.job, one.queue] = one if had is None else replace(had, dead=had.dead + one.dead)
+    return found.values()
 
 
 def _failing(one: DeadOfJob) -> FailingJob:
