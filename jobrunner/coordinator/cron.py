@@ -27,6 +27,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NO_ANSWER
 from jobrunner.logs import SafeLogger
 from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_added, read_definition
+from jobrunner.schedule import Schedule
 
 _READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0
@@ -237,29 +238,42 @@ class PeriodicTicks:
             _log.error("a periodic job is not fired", job=name, reason=reason)
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> Operation[datetime]:
+        """Fires the ticks of a job that are due; returns when the next one is, or when to look after the job again."""
         last = yield from self._last.of(definition)
-        last_tick = last.at
-        if last_tick and last.due_at and last_tick <= now < last.due_at:
+        if last.at and last.due_at and last.at <= now < last.due_at:
             return last.due_at  # every tick of a job is a turn for all, and to ask a cron schedule takes long
         schedule = definition.parsed()
-        if last_tick is None:
-            tick = first_tick(schedule, now)
-            if tick > now:
-                yield from self._last.start(definition, now)
-                return tick
-            yield from self._fire(definition, "", tick, epoch, together=tick)
-            return schedule.next_after(tick)
+        if last.at is None:
+            return (yield from self._fire_first(definition, schedule, epoch, now))
         if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
             # Not before the last tick: the clock may have stepped back, or `now` be from before a slow call.
-            to = max(last_tick_at(schedule, last_tick, now), last_tick)
+            to = max(last_tick_at(schedule, last.at, now), last.at)
             yield from self._last.anchor(definition, to, epoch)
             return now + _AFTER_DISPUTE
-        longest_ahead = schedule.next_after(last_tick) - last_tick + GRACE
-        if last_tick - now > longest_ahead:
-            to = last_tick_at(schedule, last_tick, now)
+        longest_ahead = schedule.next_after(last.at) - last.at + GRACE
+        if last.at - now > longest_ahead:
+            to = last_tick_at(schedule, last.at, now)
             if (yield from self._last.anchor(definition, to, epoch, longest_ahead)):
-                yield from self._tell_anchored(definition, last_tick - now)
+                yield from self._tell_anchored(definition, last.at - now)
             return now + _AFTER_DISPUTE
+        return (yield from self._fire_since(last.at, definition, schedule, epoch, now))
+
+    def _fire_first(
+        self, definition: PeriodicDefinition, schedule: Schedule, epoch: int, now: datetime
+    ) -> Operation[datetime]:
+        """Fires the first tick of a job, or notes when the job was seen first. Returns when the next tick is due."""
+        tick = first_tick(schedule, now)
+        if tick > now:
+            yield from self._last.start(definition, now)
+            return tick
+        yield from self._fire(definition, "", tick, epoch, together=tick)
+        return schedule.next_after(tick)
+
+    def _fire_since(
+        self, last_tick: datetime, definition: PeriodicDefinition, schedule: Schedule, epoch: int, now: datetime
+    ) -> Operation[datetime]:
+        """Fires the ticks that are due after the last one. Returns when the next tick is due, or soon when the server
+        knows of another last tick."""
         due = due_ticks(schedule, last_tick, now, catch_up=definition.catch_up, grace=self._grace)
         for tick in due.ticks:
             expected = (yield from self._last.of(definition)).stored
