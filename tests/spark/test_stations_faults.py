@@ -390,7 +390,7 @@ def test_an_outage_longer_than_the_lease_leaves_the_batch_to_its_end(flights, dr
     outage(driver, 1000)
 
     with pytest.raises(ServerUnavailable):
-        driver._failures.report(lease.release)
+        driver._failures.reports.send(lease.release)
 
     driver.stop(0)
     assert audit("flights/late")["pending"] == 2

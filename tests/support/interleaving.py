@@ -24,6 +24,7 @@ from jobrunner.etl import Pipeline
 from jobrunner.spark.failures import SparkTaskError
 from jobrunner.spark.station import records
 from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_reports import BatchReports
 from jobrunner.spark.station.batch_run import BatchRun
 from jobrunner.spark.station.members import MISFITS
 from jobrunner.spark.station.sink_batch import SinkBatch
@@ -70,10 +71,15 @@ class Driver:
         }
         self.batches = {queue: Batches(self.broker, keys.queue(queue)) for queue in (CLEAN, LATE)}
         self.failures = {
-            queue: BatchFailures(pipeline.spark_stations[queue], self.broker, keys.queue(queue), lambda _: None,
-                                 stopping=_Stopping(self), over=_Stopping(self))
+            queue: BatchFailures(
+                queue,
+                BatchReports(
+                    pipeline.spark_stations[queue], self.broker, keys.queue(queue), lambda _: None, _Stopping(self)
+                ),
+                _Stopping(self),
+            )
             for queue in (CLEAN, LATE)
-        }  # fmt: skip
+        }
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
         self._thread.start()
 

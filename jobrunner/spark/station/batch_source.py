@@ -85,7 +85,7 @@ class BatchSource:
 
     def give_back(self, lease: BatchLease) -> None:
         """Returns the members of a batch to their places in the queue."""
-        self._failures.report(lease.dissolve)
+        self._failures.reports.send(lease.dissolve)
 
     def wake(self) -> None:
         """Makes every wait call `may_take` again."""

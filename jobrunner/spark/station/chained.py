@@ -31,7 +31,7 @@ from jobrunner.spark.row_errors import ERROR, ID
 from jobrunner.spark.running import is_same_column
 from jobrunner.spark.shipping import Shipped
 from jobrunner.spark.station.chained_items import ItemRows, TargetPayloads
-from jobrunner.spark.station.failure_verdict import PATIENT_WITH
+from jobrunner.spark.station.failure_history import PATIENT_WITH
 from jobrunner.spark.station.misfits import NoPayloadFits
 from jobrunner.spark.station.output_rows import DELAY, HEADERS, TO, check_output, check_sink, payload_text, steered
 from jobrunner.spark.station.payload_shape import OWN, PAYLOAD, PayloadShape, as_read, shape_of, time_zone

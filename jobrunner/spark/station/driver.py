@@ -29,6 +29,7 @@ from jobrunner.spark.running import running_session, silence_query_contexts
 from jobrunner.spark.session import spark_session
 from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_log import BatchLog
+from jobrunner.spark.station.batch_reports import BatchReports
 from jobrunner.spark.station.batch_run import StationPlan, plan_of
 from jobrunner.spark.station.batch_source import BatchSource
 from jobrunner.spark.station.lane import Lane
@@ -74,9 +75,8 @@ class StationDriver:
         self._hints = WakeListener(self._broker, [self._keys])
         self._stopping = threading.Event()
         self._over = threading.Event()
-        self._failures = BatchFailures(
-            station, self._broker, self._keys, seen, stopping=self._stopping, over=self._over
-        )
+        reports = BatchReports(station, self._broker, self._keys, seen, self._over)
+        self._failures = BatchFailures(station.queue, reports, self._stopping)
         self._notes = BatchLog(station, client, seen)
         above = [keys.queue(name) for name in station.link.above()]
         self._source = BatchSource(station, self._batches, above, self._failures, self.takes)

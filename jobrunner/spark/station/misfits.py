@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from jobrunner.errors import StationError
-from jobrunner.spark.station.failure_verdict import PATIENT_WITH
+from jobrunner.spark.station.failure_history import PATIENT_WITH
 
 
 class NoPayloadFits(StationError):

@@ -40,9 +40,11 @@ from jobrunner.errors import (
 from jobrunner.etl import Pipeline
 from jobrunner.spark import failures, write_sql
 from jobrunner.spark.failures import Cause, SparkTaskError, cause_of, comes_again
-from jobrunner.spark.station import batch_failures
-from jobrunner.spark.station.batch_failures import BatchFailures, CircuitBreaker
+from jobrunner.spark.station import batch_failures, batch_reports, failure_verdict
+from jobrunner.spark.station.batch_failures import BatchFailures
+from jobrunner.spark.station.batch_reports import BatchReports
 from jobrunner.spark.station.exactly_once import write_folder
+from jobrunner.spark.station.failure_verdict import CircuitBreaker
 from jobrunner.spark.station.sink_batch import SinkBatch
 from jobrunner.spark.station.sink_folders import LocalFolders
 
@@ -89,10 +91,10 @@ class Station:
         pipeline.spark_station("clean", to="late", **options)(lambda df, spark: df)
         self.batches = Batches(broker, keys.queue(QUEUE))
         self.stopping, self.clock, self.seen, self.runs = Stopping(clock), clock, [], []
-        self.failures = BatchFailures(
-            pipeline.spark_stations[QUEUE], broker, keys.queue(QUEUE), self.seen.append,
-            stopping=self.stopping, over=threading.Event(),
-        )  # fmt: skip
+        reports = BatchReports(
+            pipeline.spark_stations[QUEUE], broker, keys.queue(QUEUE), self.seen.append, threading.Event()
+        )
+        self.failures = BatchFailures(QUEUE, reports, self.stopping)
 
     def step(self, errors, n=1000):
         lease = self.failures.others.take(self.batches, n, lease_s=LEASE_S)
@@ -131,7 +133,8 @@ def _open(keys):
 def station(client, broker, keys, clock, monkeypatch):
     clock.set()
     monkeypatch.setattr(failures, "is_alive", lambda *_: True)
-    monkeypatch.setattr(batch_failures, "monotonic", lambda: clock.ms / 1000)
+    for module in (batch_failures, batch_reports, failure_verdict):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.ms / 1000)
     return lambda **options: Station(client, broker, keys, clock, **options)
 
 

@@ -5,15 +5,8 @@ from typing import Any
 import pytest
 
 from jobrunner.spark.failures import Cause
-from jobrunner.spark.station.failure_verdict import (
-    Evidence,
-    FailedBatch,
-    FailureHistory,
-    Fate,
-    Pause,
-    Verdict,
-    verdict_on,
-)
+from jobrunner.spark.station.failure_history import Evidence, FailureHistory
+from jobrunner.spark.station.failure_verdict import FailedBatch, Fate, Pause, Verdict, verdict_on
 
 COUNTED, DIVIDED, RELEASED = Fate.COUNTED, Fate.DIVIDED, Fate.RELEASED
 ROWS, ITEMS, CODE = Cause.ROWS, Cause.ITEMS, Cause.CODE

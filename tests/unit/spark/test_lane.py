@@ -18,6 +18,7 @@ from jobrunner.spark.station import lane as lane_module
 from jobrunner.spark.station.batch_failures import BatchFailures
 from jobrunner.spark.station.batch_jobs import SparkUsage
 from jobrunner.spark.station.batch_log import BatchLog
+from jobrunner.spark.station.batch_reports import BatchReports
 from jobrunner.spark.station.batch_run import BatchRun
 from jobrunner.spark.station.gathering import BatchSizes
 from jobrunner.spark.station.lane import Lane
@@ -53,9 +54,8 @@ def failing(client: Client, broker: Any, keys: Any, monkeypatch: pytest.MonkeyPa
     pipeline.spark_sink("raw", max_wait=0, lease=0.3)(lambda df, spark, batch: None)
     station = pipeline.spark_stations[QUEUE]
     seen: list[object] = []
-    judged = BatchFailures(
-        station, broker, keys.queue(QUEUE), seen.append, stopping=threading.Event(), over=threading.Event()
-    )
+    reports = BatchReports(station, broker, keys.queue(QUEUE), seen.append, threading.Event())
+    judged = BatchFailures(QUEUE, reports, threading.Event())
     lane = Lane(station, client, judged, BatchLog(station, client, seen.append), BatchSizes(station), seen.append)
     lane.lease = Batches(broker, keys.queue(QUEUE)).take(3, lease_s=60)
     lane.seen = seen  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Which items of a chain may die of payloads that do not fit the schema of an inner station."""
 
-from jobrunner.spark.station.failure_verdict import PATIENT_WITH
+from jobrunner.spark.station.failure_history import PATIENT_WITH
 from jobrunner.spark.station.misfits import InnerPayloads
 
 MANY = [f"i{at}" for at in range(PATIENT_WITH + 1)]
