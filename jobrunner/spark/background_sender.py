@@ -37,14 +37,15 @@ class BackgroundSender(Generic[T]):
         with self._changed:
             if self._closed:
                 return
-            if len(self._waiting) >= _MOST:
+            if is_full := len(self._waiting) >= _MOST:
                 self._waiting.popleft()
-                self._dropped += 1
             self._waiting.append(message)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"jobrunner-{self._what}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+        if is_full:
+            self._lose(1, "the receiver is slower than what is sent")
 
     def close(self, within_s: float) -> None:
         """Waits up to `within_s` seconds until all messages are sent. Drops the rest, and messages that come later."""
@@ -52,16 +53,19 @@ class BackgroundSender(Generic[T]):
         with self._changed:
             while (self._waiting or self._sending) and (left := ends - monotonic()) > 0:
                 self._changed.wait(left)
+            left_over = len(self._waiting) + self._sending
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
+        self._lose(left_over, "the receiver did not take them before the end", is_last=True)
 
     def _run(self) -> None:
         while (message := self._next()) is not None:
             try:
                 self._send(message[0])
             except Exception as error:  # no failure of the receiver may end this thread
-                self._complain(error)
+                if not self._closed:
+                    self._lose(1, f"{type(error).__name__}: {error}")
             with self._changed:
                 self._sending = False
                 self._changed.notify_all()
@@ -75,10 +79,11 @@ class BackgroundSender(Generic[T]):
             self._sending = True
             return (self._waiting.popleft(),)
 
-    def _complain(self, error: Exception) -> None:
+    def _lose(self, count: int, error: str, *, is_last: bool = False) -> None:
+        """Counts messages that are lost. Warns once a minute, and at the end, of those lost since the last warning."""
         with self._changed:
-            self._dropped += 1
-            if monotonic() - self._complained_at < _COMPLAINS_EVERY_S:
+            self._dropped += count
+            if not self._dropped or (not is_last and monotonic() - self._complained_at < _COMPLAINS_EVERY_S):
                 return
             self._complained_at, dropped, self._dropped = monotonic(), self._dropped, 0
-        _log.warning(f"{self._what} not sent", lost=dropped, error=f"{type(error).__name__}: {error}")
+        _log.warning(f"{self._what} not sent", lost=dropped, error=error)

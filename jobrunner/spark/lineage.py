@@ -8,13 +8,15 @@ Invariant: a background thread sends the events; a receiver that is away delays 
 """
 
 import os
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urlsplit, urlunsplit
-from urllib.request import Request, urlopen
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
@@ -132,23 +134,54 @@ def lineage_of(
     return Lineage(station, client, send, environment.get("OPENLINEAGE_NAMESPACE", ""))
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    """Makes a redirect an error: urllib would follow it by a GET, without the event, and take its answer for success.
+    """
+
+    def redirect_request(self, *_: object) -> None:
+        """Follows none."""
+
+
 def _http(url: str, environment: Mapping[str, str]) -> Callable[[Event], None]:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise InvalidOption(f"OPENLINEAGE_URL={describe(url)} is no URL; write http://marquez:5000")
+    parts = _checked(url)
     endpoint = environment.get(f"{_TRANSPORT}ENDPOINT") or environment.get("OPENLINEAGE_ENDPOINT") or _ENDPOINT
-    key = environment.get("OPENLINEAGE_API_KEY", "")
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    target = f"{url.rstrip('/')}/{endpoint.lstrip('/')}"
+    key = environment.get("OPENLINEAGE_API_KEY", "").strip()  # a secret that is read from a file may end with a newline
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    elif parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    host = parts.netloc.rpartition("@")[2]
+    path = f"{parts.path.rstrip('/')}/{endpoint.lstrip('/')}"
+    target = urlunsplit((parts.scheme, host, path, parts.query, ""))
+    shown = urlunsplit((parts.scheme, host, path, "", ""))
+    opener = build_opener(_NoRedirects)
 
     def send(event: Event) -> None:
         try:
-            with urlopen(Request(target, _encode(event), headers), timeout=_TIMEOUT_S):  # noqa: S310 - checked above
+            with opener.open(Request(target, _encode(event), headers), timeout=_TIMEOUT_S):  # noqa: S310 - checked
                 return
         except HTTPError as error:
             with error:  # the error holds the connection
-                raise ConnectionError(f"{target} answers {error.code} {error.reason}") from None
+                moved = error.headers.get("Location")
+                hint = f"; name the receiver itself, which moved to {moved.partition('?')[0]}" if moved else ""
+                raise ConnectionError(f"{shown} answers {error.code} {error.reason}{hint}") from None
+        except (OSError, HTTPException) as error:
+            raise ConnectionError(f"{shown}: {getattr(error, 'reason', error)}") from None
 
     return send
+
+
+def _checked(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address, or a port that is none
+        is_url = False
+    if not is_url:
+        raise InvalidOption(f"OPENLINEAGE_URL={describe(url)} is no URL; write http://marquez:5000")
+    return parts
 
 
 def _file(_url: str, environment: Mapping[str, str]) -> Callable[[Event], None]:

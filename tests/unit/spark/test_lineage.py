@@ -2,10 +2,12 @@
 
 import json
 import threading
+from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 pytest.importorskip("pyspark")
 
@@ -43,6 +45,13 @@ def receiver():
             server.got.append((self.path, self.headers["Authorization"], body))
             self.send_response(server.status)
             self.send_header("Content-Length", "0")
+            if server.status == 301:
+                self.send_header("Location", f"{server.url}/elsewhere?key=secret")
+            self.end_headers()
+
+        def do_GET(self):
+            server.got.append((self.path, None, None))
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_): ...
@@ -131,6 +140,58 @@ def test_a_receiver_that_refuses_or_is_away_delays_and_fails_nothing(station, cl
     away.close()
 
 
+def test_a_redirect_is_not_followed_as_it_would_lose_the_event(station, client, receiver):
+    """An ingress that redirects http to https: urllib follows by a GET, and its answer passed for success."""
+    receiver.status = 301
+    with capture_logs() as logs:
+        lineage = lineage_of(station, client, {"OPENLINEAGE_URL": receiver.url})
+        lineage.ended(record())
+        lineage.close()
+    assert [path for path, *_ in receiver.got] == ["/api/v1/lineage"]
+    (told,) = [one for one in logs if one["event"] == "openlineage events not sent"]
+    assert told["lost"] == 1
+    assert told["error"].endswith(f"answers 301 Moved Permanently; name the receiver itself, which moved to "
+                                  f"{receiver.url}/elsewhere")  # fmt: skip
+
+
+def test_a_login_in_the_url_is_sent_and_never_logged(station, client, receiver):
+    with_login = receiver.url.replace("://", "://ada:l%40st@") + "?token=secret"
+    lineage = lineage_of(station, client, {"OPENLINEAGE_URL": with_login})
+    lineage.ended(record())
+    lineage.close()
+    ((path, key, _),) = receiver.got
+    assert (path, key) == ("/api/v1/lineage?token=secret", "Basic " + b64encode(b"ada:l@st").decode())
+    receiver.status = 401
+    with capture_logs() as logs:
+        lineage = lineage_of(station, client, {"OPENLINEAGE_URL": with_login})
+        lineage.ended(record())
+        lineage.close()
+    (told,) = [one for one in logs if one["event"] == "openlineage events not sent"]
+    assert told["error"].endswith(f"{receiver.url}/api/v1/lineage answers 401 Unauthorized")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_slow_receiver_does_not_take_is_counted_in_warnings(fails):
+    gate, sent = threading.Event(), []
+
+    def send(message):
+        gate.wait(30)
+        if fails:
+            raise ConnectionError("away")
+        sent.append(message)
+
+    with capture_logs() as logs:
+        sender = BackgroundSender("numbers", send)
+        for number in range(1500):
+            sender.put(number)
+        sender.close(0)
+        gate.set()
+        sender._thread.join(30)
+    told = [one["lost"] for one in logs if one["event"] == "numbers not sent"]
+    assert len(told) == 2, "at once, and at the end"
+    assert sum(told) == 1500
+
+
 def test_messages_beyond_the_bound_push_the_oldest_out_and_none_waits():
     gate, sent = threading.Event(), []
 
@@ -159,6 +220,7 @@ def test_without_a_receiver_there_are_no_events(station, client, environment):
     ("environment", "message"),
     [
         ({"OPENLINEAGE_URL": "marquez:5000"}, "write http://marquez:5000"),
+        ({"OPENLINEAGE_URL": "http://marquez:port"}, "write http://marquez:5000"),
         ({"OPENLINEAGE__TRANSPORT__TYPE": "kafka"}, "choose one of http, file, console"),
         ({"OPENLINEAGE__TRANSPORT__TYPE": "file"}, "needs OPENLINEAGE__TRANSPORT__LOG_FILE_PATH"),
     ],
