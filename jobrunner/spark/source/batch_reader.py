@@ -32,6 +32,7 @@ from jobrunner.spark.brief_errors import brief, brief_rows
 from jobrunner.spark.shipping import sent
 from jobrunner.spark.source.items import ItemRead
 from jobrunner.spark.source.options import ReadOptions, ReadSchema
+from jobrunner.spark.source.queue_checks import check_queues
 from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
 
 _NEVER_NULL = ("_queue", "_state", "_type")
@@ -59,7 +60,7 @@ class BatchReader(DataSourceReader):
         options, found = self._read.options, list[QueueSlice]()
         with broker_at(options.url, options.prefix) as broker:
             registered = self._registered(broker)
-            options.check_there(registered)
+            check_queues(broker, options, registered)
             for keys, state in self._sets(registered):
                 slices = slices_of(broker, keys, state, self._span, options.rows_per_partition)
                 if slices and self._span.is_open:

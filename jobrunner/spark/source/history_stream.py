@@ -28,6 +28,7 @@ from jobrunner.spark.brief_errors import brief, brief_rows
 from jobrunner.spark.shipping import sent
 from jobrunner.spark.source.items import ItemRead
 from jobrunner.spark.source.options import ReadOptions, ReadSchema
+from jobrunner.spark.source.queue_checks import check_queues
 from jobrunner.spark.source.scan import QueueSlice, ScoreSpan, slices_of
 
 _AT = "at"
@@ -51,7 +52,9 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The first offset of a query without a checkpoint. Raises InvalidOption for a queue that would never yield a
         row."""
         with broker_at(self._options.url, self._options.prefix) as broker:
-            self._check_there(broker)
+            if self._options.needs_queues:
+                registered = run_operation(broker, queue_names(Keys(self._options.prefix)))
+                check_queues(broker, self._options, registered)
             return _offset(broker.run(earliest_time()) if self._first is None else self._first)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -108,23 +111,6 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _keys(self, broker: Broker) -> list[QueueKeys]:
         keys = Keys(self._options.prefix)
         return [keys.queue(name) for name in self._options.select(run_operation(broker, queue_names(keys)))]
-
-    def _check_there(self, broker: Broker) -> None:
-        """Raises InvalidOption for a queue that does not exist, or that is named and keeps no history."""
-        if not self._options.needs_queues:
-            return
-        keys = Keys(self._options.prefix)
-        registered = run_operation(broker, queue_names(keys))
-        self._options.check_there(registered)
-        named = [keys.queue(name) for name in self._options.queues if name in registered]
-        settings = [command("HMGET", one.settings, "history_ms", "history_max", read=_numbers) for one in named]
-        kept = broker.run_many([*settings, *(command("EXISTS", one.done, read=int) for one in named)])
-        for one, limits, has_entries in zip(named, kept, kept[len(named) :], strict=False):
-            if not (has_entries or any(limits)):
-                raise InvalidOption(
-                    f"queue {one.name!r} keeps no history, so no row would come: set configure(history=…) of it, or "
-                    "history= where it is declared (missingQueues=ignore waits for that)"
-                )
 
     def _now(self) -> float:
         with broker_at(self._options.url, self._options.prefix) as broker:
