@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from jobrunner import Client, Item, Job, PeriodicJob, Unique, Worker, chain, group, job
 from jobrunner.broker.broker import Broker
 from jobrunner.cli.main import jobrunner as command_line
+from jobrunner.client import flow_results
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.client import broker_of, encryption_of, keys_of
 from jobrunner.client.current import forget, use
@@ -74,6 +75,16 @@ class Join(Job):
     text: str
 
     def run(self) -> str:
+        return ",".join([self.text, *self.task.results])
+
+
+@job(name="sealed.join_async", queue="elsewhere", max_attempts=1)
+class JoinAsync(Job):
+    """The same as a coroutine, at the first attempt or not at all."""
+
+    text: str
+
+    async def run(self) -> str:
         return ",".join([self.text, *self.task.results])
 
 
@@ -190,6 +201,47 @@ def test_a_worker_without_the_key_hands_the_task_back_and_another_runs_it(
     clock.advance(60_000)
     work(client)
     assert client.task(task_id).result(timeout=0) == f"{SECRET} noted"
+
+
+@pytest.mark.parametrize("step", [Join, JoinAsync])
+def test_a_step_whose_results_need_a_key_that_its_worker_lacks_waits_for_another_worker(
+    connect: Callable[..., Client], clock: Any, kind: str, step: type[Join | JoinAsync]
+) -> None:
+    """As while keys are rotated: the step was enqueued with the old key, and those before it ran with the new one."""
+    clock.set()
+    connect(OLD, payload_encryption=kind)
+    chain(group(Note(text="a"), Note(text="b")), step(text="all")).enqueue()
+    work(connect(NEW, OLD, payload_encryption=kind))
+
+    for _ in range(3):
+        work(connect(OLD, payload_encryption=kind), "elsewhere")
+        clock.advance(60_000)
+
+    client = connect(NEW, OLD)
+    (held,) = client.queue("elsewhere").tasks("waiting") + client.queue("elsewhere").tasks("scheduled")
+    work(client, "elsewhere")
+    assert client.task(held.id).result(timeout=0) == "all,a noted,b noted"
+
+
+@pytest.mark.parametrize("step", [Join, JoinAsync])
+def test_a_step_whose_results_cannot_be_read_as_the_server_is_away_spends_no_attempt(
+    connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, step: type[Join | JoinAsync]
+) -> None:
+    read, tries = flow_results.receive, count()
+
+    def receive(*of: Any) -> Any:
+        if next(tries) < 2:
+            raise ServerUnavailable("away")
+        return read(*of)
+
+    monkeypatch.setattr(flow_results, "receive", receive)
+    client = connect(OLD)
+    flow = chain(group(Note(text="a"), Note(text="b")), step(text="all")).enqueue()
+
+    work(client, "sealed", "elsewhere")
+
+    assert flow.result(timeout=0) == "all,a noted,b noted"
+    assert next(tries) > 2
 
 
 def test_a_worker_that_drains_waits_for_no_key(connect: Callable[..., Client], kind: str) -> None:

@@ -17,6 +17,7 @@ from jobrunner.codec import NULL, to_json, write_result
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.encryption.envelope import is_stored
 from jobrunner.errors import (
+    NO_ANSWER,
     EncryptionError,
     EncryptionKeyMissing,
     EncryptionMissing,
@@ -254,16 +255,21 @@ class Runner:
         return False
 
 
-def _unproved(run: JobRun) -> Failed | None:
+def _unproved(run: JobRun) -> Failed | Released | Unknown | None:
     """The outcome of an encrypted step of a flow whose received results do not prove that the steps before it succeeded
-    (None if they do). Without this check, a job that never reads them would run as soon as it is put in line."""
+    (None if they do). Without this check, a job that never reads them would run as soon as it is put in line. The step
+    has not begun, so a missing key or a server that is away spends no attempt."""
     try:
         run.received()
+    except EncryptionKeyMissing as error:  # another worker may have the key that encrypted the results
+        return unreadable_here(error)
+    except NO_ANSWER:
+        return Released()
     except EncryptionError as error:
         return refused(error)
     except Fail as error:
         return failed(error, retry=error.retry)
-    except Exception as error:  # no server, or the lease is lost
+    except Exception as error:  # the server refuses, or the lease is lost
         return failed(error)
     return None
 
