@@ -54,7 +54,8 @@ batch."""
 _JAVA_CLASS = re.compile(r"(?:[\w$]+\.)+([\w$]+: )")
 _OF_A_VALUE = at_start(r"\[(MALFORMED_RECORD_IN_PARSING|NOT_NULL_ASSERT_VIOLATION)\b")
 """Errors of an expression for a value (`from_json`, `parse_json`) without a class of their own."""
-_OF_JAVA_FUNCTION = at_start(r"\[FAILED_EXECUTE_UDF\b")
+_UDF = r"\[FAILED_EXECUTE_UDF\]"
+_OF_JAVA_FUNCTION = at_start(_UDF)
 _CANCELLED = at_start(r"\[SPARK_JOB_CANCELLED\](?P<how>[^\n]*)")
 _BY_OTHERS = {
     "cancellation of all jobs": ", as all jobs of this Spark were: by cancelAllJobs(), a Ctrl-C or a stopped cell",
@@ -103,6 +104,7 @@ _NO_SOURCE = at_start(r"\[DATA_SOURCE_NOT_FOUND\]")
 _NEVER_OF_ITEMS = ("ModuleNotFoundError: ", f"ImportError: {UNFIT}", f"{TableError.__name__}: ")
 """Prefixes of errors, also of Spark tasks: executors write the files of a table, and may meet a full disk."""
 _NO_JAR = at_start(
+    rf"(?:{_UDF} User defined function \([^\n]*?\) failed due to: )?"  # Spark Connect sends no causes, but this text
     r"(?:(?:[\w$]+\.)+(ClassNotFoundException|NoClassDefFoundError|UnsupportedFileSystemException): "
     r"|(?:[\w$]+\.)+SQLException: No suitable driver\b"
     r"|Class ([\w$]+\.)+[\w$]+ (was )?not found\b)"
@@ -112,7 +114,7 @@ _OUTAGE = tuple(
     kind.__name__ for kind in (ServerUnavailable, OutcomeUnknown, ServerFull, ServerRefused, UnsafeServer)
 )
 
-_BESIDE_OTHERS = ("SerializationFailure", "DeadlockDetected")
+_BESIDE_OTHERS = ("SerializationFailure", "DeadlockDetected", "LockNotAvailable")
 """psycopg's class names for errors of PostgreSQL after which the transaction is to be repeated: it met another one."""
 _KEPT = frozenset(
     (BatchLost.__name__, TableError.__name__, FolderError.__name__, *_OUTAGE, *_BESIDE_OTHERS, *_NEVER_OF_ROWS)

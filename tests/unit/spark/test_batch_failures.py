@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from psycopg.errors import DeadlockDetected, OperationalError, SerializationFailure, UndefinedTable
+from psycopg.errors import DeadlockDetected, LockNotAvailable, OperationalError, SerializationFailure, UndefinedTable
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import (
@@ -552,11 +552,20 @@ def test_a_server_that_takes_no_rows_pauses_the_station_and_says_so_once(station
     assert len(served.stopping.paused) == 8, "a lone outage costs no pause"
 
 
+def of_java_function(reason):
+    """An error of a function in Java, as Spark Connect sends it: without the causes."""
+    return PySparkException(
+        "[FAILED_EXECUTE_UDF] User defined function (`Where (geo.Where$1)`: (string) => string) failed due to: "
+        f"{reason}. SQLSTATE: 39000"
+    )
+
+
 BRIEF = SparkTaskError(f"{WORKER}jobrunner.errors.InvalidOption: row 3: x")
 """An error of the data source, which hides its traceback."""
 CAUSES = {
     Cause.ROWS: [of_python("ValueError: x"), of_python("pkg.BadRow: x"), BRIEF, PipelineError("item a"),
-                 NumberFormatException("x")],
+                 NumberFormatException("x"), of_java_function("java.lang.IllegalStateException: x"),
+                 of_java_function("a.Bad: x\nfailed due to: java.lang.NoClassDefFoundError: x")],
     Cause.CODE: [of_python("ModuleNotFoundError: No module named 'x'"), of_python("NameError: x"), StationError("x"),
                  InvalidOption("files=0"), IllegalArgumentException("header flag can be true or false"),
                  UndefinedTable("x"), sqlite3.NotSupportedError("x"),
@@ -565,14 +574,15 @@ CAUSES = {
                      f"{CALLING}org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme s3",
                      f"{CALLING}java.sql.SQLException: No suitable driver",
                      f"{CALLING}a.SparkException: Lost task 0.0 in stage 0.0 (TID 0) (vm): Class a.Lzo was not found",
-                 ])],
+                 ]), of_java_function("java.lang.NoClassDefFoundError: org/geo/Point"),
+                 of_java_function("java.lang.NoClassDefFoundError: Could not initialize class geo.Point")],
     Cause.ITEMS: [of_python("ConnectionRefusedError: x"), of_python("requests.exceptions.ReadTimeout: x"), OSError("x"),
                   of_python("psycopg.OperationalError: x"), SparkTaskError("java.io.EOFException: worker crashed"),
                   MySQLError(2013, "Lost connection to server during query"),
                   Py4JError("[USER_RAISED_EXCEPTION] Class 7b not found"), OperationalError("x")],
     Cause.OUTAGE: [of_python("jobrunner.errors.ServerUnavailable: x"), of_python("jobrunner.errors.ServerRefused: x"),
                    of_python("jobrunner.errors.ServerFull: x"), of_python("jobrunner.errors.UnsafeServer: x"),
-                   of_python("psycopg.errors.DeadlockDetected: x"), SerializationFailure("x"),
+                   of_python("psycopg.errors.DeadlockDetected: x"), SerializationFailure("x"), LockNotAvailable("x"),
                    MySQLError(1213, "Deadlock found when trying to get lock")],
     Cause.LOST: [of_python("jobrunner.errors.BatchLost: x")],
 }  # fmt: skip
@@ -588,13 +598,13 @@ def test_an_item_does_not_die_of_other_transactions_in_a_database_while_batches_
         with pytest.raises(sqlite3.OperationalError, match="database is locked") as locked:
             sink.execute("begin immediate")
     (unlucky,) = client.queue(QUEUE).push_many([0])
-    for error in [locked.value, DeadlockDetected("x"), SerializationFailure("x")] * 5:
+    for error in [locked.value, DeadlockDetected("x"), SerializationFailure("x"), LockNotAvailable("x")] * 5:
         served.step(lambda members, error=error: error)
         client.queue(QUEUE).push_many([1])
         assert served.step(lambda members, error=error: error if unlucky in members else None)
         served.clock.advance(60_000)
     served.run(lambda members: None)
-    assert client.queue("flights/late").counts()["waiting"] == 16
+    assert client.queue("flights/late").counts()["waiting"] == 21
     assert client.queue(QUEUE).counts()["dead"] == 0
 
 
