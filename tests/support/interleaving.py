@@ -239,6 +239,11 @@ class SteppedFolders(LocalFolders):
         self._driver.at("write")
         super().write(name, content)
 
+    def sync(self, name: str) -> None:
+        self._driver.at("sync")
+
+    sync_all = sync
+
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
         """A lock of a process that died is free; one of a process that is suspended is not."""

@@ -247,8 +247,7 @@ class _Compaction:
         merge = Merge(name, tuple(one.name for one in group), tuple(batches), tuple(batches.values()))
         self._sync(name)
         self._merges.propose(merge)
-        with suppress(FileNotFoundError):  # an attempt at one of its batches removed it
-            self._folders.sync(merge.path(PROPOSED))
+        self._folders.sync(merge.path(PROPOSED))  # unless an attempt at one of its batches removed it
         with self._folders.locked(SWITCH_LOCK):
             is_same = all(self._read(one.name) == one for one in group)
             is_decided = is_same and self._merges.decide(merge)
@@ -262,9 +261,8 @@ class _Compaction:
     def _sync(self, name: str) -> None:
         """Forces the merged files to the disk, as the sources, which are there for long, are deleted: a power cut would
         leave neither."""
-        merged = self._path / MERGING / name
-        for at in (*merged.rglob("*"), merged, merged.parent):
-            self._folders.sync(str(at.relative_to(self._path)))
+        self._folders.sync_all(f"{MERGING}/{name}")
+        self._folders.sync(MERGING)
 
     def _without(self, group: Sequence[_Source], damaged: "Sequence[UnreadableFile]") -> Sequence[_Source]:
         """The group without the folders that have unreadable files. `_skipped` gets each folder with its first such

@@ -216,15 +216,20 @@ def _write_folder(
         save(own)
         if query:
             folders.write(f"{own}/{_QUERY}", query.encode())
+        folders.sync_all(own)
+        if records is not None:
+            records.sync()
         _clear(folders, batch, own)
         batch.renew()
         if records is not None:
             records.check()
-        if not came_before:
+        if came_before:
+            with folders.locked(SWITCH_LOCK):
+                _put_in_place_again(folders, batch, own)
+        else:
             _put_in_place(folders, batch.id, own)
-            return
-        with folders.locked(SWITCH_LOCK):
-            _put_in_place_again(folders, batch, own)
+        for names in ("", ".."):  # the server knows the batch as done soon, also after a power cut here
+            folders.sync(names)
     except BaseException:
         with suppress(Exception):  # report the first error, not one of the clean-up
             folders.remove(own)

@@ -132,6 +132,12 @@ class SinkRecords:
                          batch=lease.id, items=len(found), of=len(ids))  # fmt: skip
         return found
 
+    def sync(self) -> None:
+        """Forces the note to the disk. Call it before the lease is renewed: a busy disk takes its time."""
+        if self._own is not None:
+            self._folders.sync(self._own.path)
+            self._folders.sync(NOTES)
+
     def check(self) -> None:
         """Raises BatchLost when another attempt has fenced this attempt, which then must not commit. Raises FolderError
         when all notes are gone because the folder was deleted. Call it after the renewal of the lease, right before the

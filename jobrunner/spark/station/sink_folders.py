@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from socket import gethostname
@@ -29,6 +30,8 @@ _LOCKED_S = 30.0
 """Longest wait for a lock, which a process holds for the duration of a few renames. Below the usual lease of a batch.
 """
 _LOCK_POLL_S = 0.05
+_SYNCS_AT_ONCE = 16
+"""Files that are forced to the disk at once: file systems write those that wait together in one go."""
 FOLDER_COLUMN = "batch"
 """The partition column in the names of batch folders, as readers of partitioned folders see it."""
 
@@ -82,6 +85,14 @@ class Folders(Protocol):
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file atomically for readers, and creates its parent folders."""
+
+    def sync(self, name: str) -> None:
+        """Forces a file, or the names in a folder, to the disk, where the system has such a call. A name that is gone
+        is passed over. Raises OSError for a file that the disk does not take."""
+
+    def sync_all(self, name: str) -> None:
+        """Forces a folder with all that is in it to the disk, as `sync`. Without it a power cut may leave empty files
+        under the names of whole ones."""
 
     def locked(self, name: str) -> AbstractContextManager[None]:
         """Holds a named lock among the processes of this machine, where the file system has locks. Raises FolderError,
@@ -176,6 +187,11 @@ class HadoopFolders:
             stream.close()
         self.rename(draft, name)
 
+    def sync(self, name: str) -> None:
+        """Does nothing: when a closed file is safe is up to the file system."""
+
+    sync_all = sync
+
     def locked(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
@@ -207,15 +223,16 @@ class LocalFolders:
         return str(self._root / name)
 
     def sync(self, name: str) -> None:
-        """Forces a file, or the names in a folder, to the disk. Raises OSError for a file that the disk does not take.
-        """
+        with suppress(FileNotFoundError):
+            _sync(self._root / name)
+
+    def sync_all(self, name: str) -> None:
         at = self._root / name
-        opened = os.open(at, os.O_RDONLY)
-        try:
-            with suppress(OSError) if at.is_dir() else nullcontext():  # not every file system does it for a folder
-                os.fsync(opened)
-        finally:
-            os.close(opened)
+        with suppress(FileNotFoundError):  # another attempt removes the folder
+            paths = [*at.rglob("*"), at]
+            with ThreadPoolExecutor(min(len(paths), _SYNCS_AT_ONCE)) as pool:
+                for _ in pool.map(_sync, paths):
+                    pass
 
     def rename(self, name: str, to: str) -> None:
         try:
@@ -279,6 +296,15 @@ class LocalFolders:
             if not _lock(file):
                 raise UsageError(f"another process compacts {self._root}; wait until it ends")
             yield
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError) if path.is_dir() else nullcontext():  # not every file system does it for a folder
+            os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _lock(file: BinaryIO) -> bool:

@@ -1,6 +1,7 @@
 """What a sink wrote is there once although the server forgot the batch: real servers that lose their last moments, and
 a sink whose rows are lines of a file, without Spark."""
 
+import errno
 import shutil
 from collections import Counter
 
@@ -8,7 +9,7 @@ import pytest
 
 from jobrunner.client.client import keys_of
 from jobrunner.errors import BatchLost, FolderError, PipelineError
-from jobrunner.spark.station import exactly_once, records
+from jobrunner.spark.station import exactly_once, records, sink_folders
 from jobrunner.spark.station.merges import Merge, Merges
 from jobrunner.spark.station.records import NOTES
 from jobrunner.spark.station.sink_folders import LocalFolders
@@ -354,3 +355,40 @@ def test_a_note_that_a_power_cut_cut_off_doubles_no_row(sink, forgetful, tmp_pat
     sink.drain(3)
     assert rows_in(tmp_path / "late") == Counter(ids)
     assert left_of(sink) == 0
+
+
+def test_rows_and_note_are_on_the_disk_before_the_rows_count_and_their_folder_before_the_decision(
+    sink, tmp_path, monkeypatch
+):
+    """After a power cut there were empty files under the names of whole ones, which end every read of the path."""
+    steps, sync, place = [], sink_folders._sync, LocalFolders.place
+
+    def synced(path):
+        sync(path)
+        steps.append(path.resolve().relative_to(tmp_path))
+
+    def placed(self, name, to):
+        steps.append("place")
+        assert {one.relative_to(tmp_path) for one in (tmp_path / "late" / name).rglob("*")} <= set(steps)
+        return place(self, name, to)
+
+    monkeypatch.setattr(sink_folders, "_sync", synced)
+    monkeypatch.setattr(LocalFolders, "place", placed)
+    sink.queue.push_many(range(3))
+    sink.write(sink.take(3))
+    at = steps.index("place")
+    (note,) = (tmp_path / "late" / NOTES).iterdir()
+    assert {note.relative_to(tmp_path), note.parent.relative_to(tmp_path)} <= set(steps[:at])
+    assert list(map(str, steps[at + 1 :])) == ["late", "."]
+
+
+def test_a_disk_that_fails_as_it_is_forced_costs_no_item_an_attempt_and_leaves_nothing(sink, tmp_path, monkeypatch):
+    sink.queue.push_many(range(3))
+
+    def fails(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sink_folders, "_sync", fails)
+    with pytest.raises(FolderError, match="late cannot be written: Input/output error"):
+        sink.write(sink.take(3))
+    assert [one.name for one in (tmp_path / "late").iterdir()] == ["_jobrunner"]
