@@ -16,7 +16,7 @@ The record is locked from its update to the commit, so of two concurrent attempt
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -365,8 +365,15 @@ def _digest(query: str) -> int:
 
 def _recorded(cursor: Any, statements: _Statements, table: str, batch_id: str) -> int | None:
     cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
-    found = cursor.fetchone()
-    return None if found is None else found[0]
+    return _only_value(cursor.fetchone())
+
+
+def _only_value(row: Any) -> Any:
+    """The value in a row of one column; None without a row. The connection may make rows of another form: dicts, or
+    the value alone."""
+    if isinstance(row, Mapping):
+        return next(iter(row.values()))
+    return row[0] if isinstance(row, Sequence) else row
 
 
 def _place(table: str) -> str:
@@ -377,13 +384,12 @@ def _replace(cursor: Any, statements: _Statements, table: str, column: str, batc
     cursor.execute(statements.of(_RAISE_EPOCH), (epoch, table, batch_id, epoch))
     found = None
     if not (is_raised := cursor.rowcount > 0):
-        cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
-        found = cursor.fetchone()
-        is_raised = found is not None and found[0] == epoch  # MySQL counts only rows that are changed
+        found = _recorded(cursor, statements, table, batch_id)
+        is_raised = found == epoch  # MySQL counts only rows that are changed
     if is_raised:
         cursor.execute(statements.of(f"delete from {table} where {column} = ?"), (batch_id,))  # noqa: S608  checked
         return
-    if found:
-        by = "its parts" if found[0] == _SUPERSEDED else f"attempt {found[0]}"
+    if found is not None:
+        by = "its parts" if found == _SUPERSEDED else f"attempt {found}"
         raise BatchLost(f"batch {batch_id} was written to {table} by {by}; attempt {epoch} changed nothing")
     cursor.execute(statements.of(_FIRST_EPOCH), (table, batch_id, epoch))

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged, StationError, TableError
 from jobrunner.spark import SinkBatch, micro_batch, sql_sink, sql_transaction, write_sql
@@ -102,6 +103,31 @@ def test_a_repeated_batch_replaces_its_rows_and_an_earlier_attempt_changes_nothi
         ("late", "a", 3),
         ("late", "other", 1),
     ]
+
+
+def as_dict(cursor, row):
+    return dict(zip([one[0] for one in cursor.description], row, strict=True))
+
+
+@pytest.mark.parametrize("form", ["dict", "named", "value"])
+def test_rows_of_a_connection_may_have_any_form(database, monkeypatch, form):
+    """psycopg's `dict_row`, MySQL's DictCursor: the second micro-batch ended with `KeyError: 0`, and a late attempt
+    counted against items."""
+    of_sqlite = {"dict": as_dict, "named": sqlite3.Row, "value": lambda _, row: row[0]}
+    of_postgres = {"dict": dict_row, "named": namedtuple_row, "value": scalar_row}
+
+    def connect():
+        made = database.connect()
+        made.row_factory = (of_sqlite if database.is_sqlite else of_postgres)[form]
+        return made
+
+    write_sql(numbers(1), batch("a", 3), connect, "late")
+    with pytest.raises(BatchLost, match="batch a was written to late by attempt 3; attempt 2 changed nothing"):
+        write_sql(numbers(7), batch("a", 2), connect, "late")
+    monkeypatch.setattr(sql_sink, "query_of_this_run", lambda: "one")
+    for number in (0, 1, 1):
+        write_sql(numbers(number), micro_batch("topic", number), connect, "late")
+    assert database.rows() == [(0, "topic-0"), (1, "a"), (1, "topic-1")]
 
 
 def test_a_micro_batch_is_replaced_only_while_it_is_the_last_and_by_its_own_query(database, monkeypatch):
