@@ -268,9 +268,11 @@ def load_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except DuplicateJob:
             raise
-        except Exception as error:
-            from jobrunner.jobs.import_errors import not_loadable  # most modules can be imported
+        except (Exception, SystemExit) as error:
+            from jobrunner.jobs.import_errors import is_exit_of_module, not_loadable  # most modules can be imported
 
+            if isinstance(error, SystemExit) and not is_exit_of_module(error):
+                raise
             raise not_loadable(name, error) from error
 
 

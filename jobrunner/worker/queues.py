@@ -139,13 +139,19 @@ def warn_of_open_batches(queues: Sequence[str], broker: Broker, keys: Keys) -> N
                          "they are back in line a week after their last attempt")  # fmt: skip
 
 
-def log_declared() -> None:
-    """Logs which jobs, stations and schedules the modules of a worker declare."""
+def log_declared(modules: Sequence[str]) -> None:
+    """Logs which jobs, stations and schedules the modules of a worker declare; a warning when they declare nothing, as
+    a package that does not import its modules with jobs."""
     jobs = sorted(all_jobs(), key=lambda definition: definition.name)
     stations = sorted(f"{station.name} ({station.queue})" for station in all_stations())
     schedules = [f"{job.name}: {job.periodic.schedule.describe()}" for job in jobs if job.periodic is not None]
     _log.info("jobs loaded", jobs=[job.name for job in jobs], **({"stations": stations} if stations else {}),
               queues=default_queues(), schedules=schedules)  # fmt: skip
+    if not jobs and not stations and not driven_queues():
+        from jobrunner.jobs.import_errors import where_jobs_may_be  # most modules declare some
+
+        _log.warning("no job and no station is declared: this worker runs nothing", modules=list(modules),
+                     hint=where_jobs_may_be(modules))  # fmt: skip
 
 
 def prepare_queues(served: Collection[str], client: Client, settings: WorkerSettings) -> dict[str, str]:

@@ -156,7 +156,7 @@ class Worker:
             self._recycling.take()
         if not self._state.is_working:  # stopped by another thread while its drivers started
             return
-        log_declared()
+        log_declared(self.modules)
         _log.info("worker started", worker=self.id, queues=parts.queues, concurrency=self.settings.concurrency,
                   executor=self.settings.executor, server=str(endpoint_of(self.client)))  # fmt: skip
 

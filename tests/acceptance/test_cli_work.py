@@ -140,6 +140,23 @@ def test_json_logs_are_one_object_a_line(jobs: Any) -> None:
     assert (*events[:2], events[-1]) == ("jobs loaded", "worker started", "worker stopped")
 
 
+@pytest.mark.parametrize(("module", "hint"), [("shop", "name the module that has @job, such as shop.jobs, or"),
+                                              ("nothing", "put @job() above a Job class or a function")])  # fmt: skip
+def test_modules_that_declare_nothing_are_a_warning(jobs: Any, module: str, hint: str) -> None:
+    """The package whose `__init__.py` imports no jobs: the worker ran, and said that all was well."""
+    (jobs.folder / "shop").mkdir()
+    jobs.write("shop/__init__.py", "")
+    jobs.write("shop/jobs.py", JOBS)
+    jobs.write("nothing.py", "")
+
+    said = jobs.run("work", module, "--burst", "--log-format", "json")
+
+    lines = [json.loads(line) for line in said.err.splitlines()]
+    (told,) = [line for line in lines if line["event"].startswith("no job and no station is declared")]
+    assert (said.code, told["level"], told["modules"]) == (0, "warning", [module])
+    assert hint in told["hint"]
+
+
 def test_asked_once_it_finishes_what_runs(jobs: Any, client: Client) -> None:
     task = enqueue(client, "stop_own_worker")
 

@@ -30,8 +30,9 @@ from jobrunner.inspector.doctor import Check, fail, ok, warn
 from jobrunner.inspector.doctor.workload import work_checks
 from jobrunner.inspector.snapshot import latency_ms, server_facts, shown_url, write_refusal
 from jobrunner.jobs.declared_queues import declare_configured
+from jobrunner.jobs.import_errors import where_jobs_may_be
 from jobrunner.jobs.job_defaults import read_configured_defaults
-from jobrunner.jobs.registry import all_jobs, load_modules
+from jobrunner.jobs.registry import all_jobs, all_stations, driven_queues, load_modules
 from jobrunner.payload_store.store import PayloadStore
 from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.settings import file_settings
@@ -292,9 +293,9 @@ def payloads_check(store: PayloadStore) -> Check:
 
 def modules_checks(modules: Iterable[str]) -> Iterator[Check]:
     """Whether each module can be imported and the project's file declares what a worker understands, and the jobs."""
-    named = False
+    named = []
     for module in modules:
-        named = True
+        named.append(module)
         try:
             load_modules([module])
         except UsageError as error:
@@ -310,8 +311,10 @@ def modules_checks(modules: Iterable[str]) -> Iterator[Check]:
         yield warn("modules", "none is named", "write modules = [...] in [tool.jobrunner], or name them: doctor MODULE")
     elif jobs := all_jobs():
         yield ok("jobs", ", ".join(job.name for job in jobs))
+    elif all_stations() or driven_queues():
+        yield ok("jobs", "none; the modules declare stations of pipelines")
     else:
-        yield warn("jobs", "the modules declare none", "put @job() above a Job class or a function")
+        yield warn("jobs", "the modules declare none", where_jobs_may_be(named))
 
 
 def version_of(name: str) -> str:

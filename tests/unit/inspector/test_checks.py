@@ -1,5 +1,6 @@
 """The findings of the doctor and their texts."""
 
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,7 @@ from jobrunner.inspector.doctor.environment import (
     facts_checks,
     files_check,
     folder_check,
+    modules_checks,
     name_check,
     packages_check,
     parser_check,
@@ -26,6 +28,7 @@ from jobrunner.inspector.doctor.environment import (
 )
 from jobrunner.inspector.doctor.workload import queue_checks, types_checks
 from jobrunner.inspector.snapshot import QueueView, overview, server_facts
+from jobrunner.jobs import registry
 from tests.support import full_disk
 from tests.support.absent_node import take_away
 from tests.support.server import Server
@@ -101,6 +104,29 @@ def test_the_servers_policy_and_limits_are_read_from_the_server_itself(client: C
 
 def test_a_limit_of_few_files_is_worth_a_look() -> None:
     assert [files_check(limit).verdict for limit in (256, 1024, -1)] == ["warn", "ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "words"),
+    [
+        ("from jobrunner import job\n@job()\ndef in_a_module(): ...\n", "ok", "in_a_module"),
+        ("from jobrunner.etl import Pipeline\n@Pipeline('alone').sink('raw')\ndef end(item): ...\n", "ok", "stations"),
+        ("", "warn", "the modules declare none; put @job() above a Job class"),
+    ],
+)
+def test_modules_without_jobs_are_told_unless_they_have_stations(
+    text: str, verdict: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for declared in ("_definitions", "_stations", "_drivers"):  # of other tests' modules
+        monkeypatch.setattr(registry, declared, {})
+    (tmp_path / "to_be_checked.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "to_be_checked", raising=False)
+
+    found = {check.what: check for check in modules_checks(["to_be_checked"])}
+
+    assert (found["module"].verdict, found["jobs"].verdict) == ("ok", verdict)
+    assert words in f"{found['jobs'].found}; {found['jobs'].advice}"
 
 
 def test_this_machine_has_what_is_needed() -> None:
