@@ -33,7 +33,7 @@
     │   ├── ServerRefused               the server answered with an error (ACL, READONLY, LOADING, ...)
     │   │   └── ServerFull              the server is at maxmemory; nothing was written
     │   ├── DamagedData                 data on the server cannot be read
-    │   ├── UnsafeServer                the server's settings may lose tasks (an evicting maxmemory-policy)
+    │   ├── UnsafeServer                the server may lose tasks: an evicting maxmemory-policy, or too old
     │   ├── NewerFormat                 a newer version wrote data that this version cannot read
     │   ├── OlderFormat                 an older version wrote data that this version cannot read
     │   └── EmbeddedServerError         the private server of this folder cannot be started or reached
@@ -248,7 +248,7 @@ class DamagedData(ServerError):
 
 
 class UnsafeServer(ServerError):
-    """The server's settings may lose tasks."""
+    """The server may lose tasks: its maxmemory-policy evicts keys, or it is too old for the scripts."""
 
 
 class NewerFormat(ServerError):

@@ -43,12 +43,18 @@ def load_jobs(modules: Iterable[str], client: Client, *, is_given: bool) -> Clie
 
 
 def check_server(client: Client, *, allow_eviction: bool) -> None:
-    """Raises UnsafeServer when the server may delete tasks. Logs that it cannot be asked for its settings."""
+    """Raises UnsafeServer when the server may delete tasks, or is too old for the scripts: each call that reports or
+    recovers tasks would fail there. Logs that it cannot be asked for its settings."""
     try:
         server = broker_of(client).run(facts())
     except ServerRefused as error:
         _log.warning("the server's settings cannot be checked", error=str(error))
         return
+    if server.is_too_old:
+        raise UnsafeServer(
+            f"the server is {server.name} {server.version}, which lacks commands that jobrunner's scripts need; use "
+            "Redis 6.2 or later, or Valkey"
+        )
     if server.evicts and not allow_eviction:
         raise UnsafeServer(
             f"the server's maxmemory-policy is {server.maxmemory_policy!r}: it may delete tasks; "

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 import redis
 import structlog
+from msgspec import structs
 
 from jobrunner import Backoff, Client, Worker, chain, job
+from jobrunner.broker.call import command
+from jobrunner.broker.calls.server import facts
 from jobrunner.broker.keys import Keys
+from jobrunner.client.client import broker_of
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
 from jobrunner.errors import (
@@ -655,6 +659,23 @@ def test_a_server_that_may_delete_tasks_is_refused(start_server: Callable[..., S
         with pytest.raises(UnsafeServer, match="allkeys-lru"):
             Worker(queues=["w"], client=client).run(burst=True)
         assert Worker(queues=["w"], client=client, allow_eviction=True).run(burst=True).finished == 0
+
+
+@pytest.mark.parametrize("version", ["6.0.16", "5.0.7", "6.2.0", "?"])
+def test_a_server_that_is_too_old_for_the_scripts_is_refused(
+    current: Client, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """It has no ZMSCORE: every report failed there, and tasks stayed pending."""
+    seen = structs.replace(broker_of(current).run(facts()), name="redis", version=version)
+    monkeypatch.setattr(
+        "jobrunner.worker.startup.facts", lambda: command("INFO", read=lambda _: seen, everywhere=True)
+    )
+    worker = Worker(queues=["w"], client=current, allow_eviction=True)
+    if version in ("6.2.0", "?"):
+        assert worker.run(burst=True).finished == 0
+        return
+    with pytest.raises(UnsafeServer, match=rf"^the server is redis {version}, which .*; use Redis 6\.2 or later"):
+        worker.run(burst=True)
 
 
 def test_it_says_what_it_is_and_takes_itself_off_the_list(

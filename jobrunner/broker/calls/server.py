@@ -54,6 +54,13 @@ class ServerFacts(msgspec.Struct, frozen=True):
         """Whether the server may delete tasks to make room."""
         return evicts(self.maxmemory_policy)
 
+    @property
+    def is_too_old(self) -> bool:
+        """Whether it lacks commands of the scripts, such as ZMSCORE and HRANDFIELD; False where the version is
+        unknown."""
+        numbers = _numbers(self.version)
+        return bool(numbers) and numbers < [6, 2]
+
 
 def facts() -> Call[ServerFacts]:
     """The server's INFO; for a cluster that of its primaries together."""

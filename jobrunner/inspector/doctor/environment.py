@@ -37,7 +37,6 @@ from jobrunner.payload_store.store import PayloadStore
 from jobrunner.payload_store.stored_payloads import StoredPayloads
 from jobrunner.settings import file_settings
 
-_OLDEST_SERVER = (6, 2)
 _OLDEST_PYTHON = (3, 11)
 _WAITS_FOR_DISK = (7, 2)
 _SLOW_MS = 20.0
@@ -89,8 +88,10 @@ def reached_check(slow_ms: float) -> Check:
 def facts_checks(facts: ServerFacts) -> Iterator[Check]:
     """Version, role, eviction, memory, connections, what survives a restart, and whether replicas for writes lack."""
     name = f"{facts.name} {facts.version}" + (f", {facts.nodes} primaries of a cluster" if facts.nodes > 1 else "")
-    recent = _version(facts.version) >= _OLDEST_SERVER
-    yield ok("version", name) if recent else fail("version", name, "use Redis 6.2 or later, or Valkey")
+    if facts.is_too_old:
+        yield fail("version", name, "it lacks commands that the scripts need: use Redis 6.2 or later, or Valkey")
+    else:
+        yield ok("version", name)
     if facts.replica:
         yield fail("role", "it is a replica, which takes no writes", "name the primary in the URL")
     policy = facts.maxmemory_policy or "unknown"
