@@ -2,6 +2,7 @@
 
 Workers publish each declaration when they start and with each heartbeat, and the server decides which declaration is in
 force (lua/queue_declare.lua): a setting that an operator changed by hand is kept until its declared value changes.
+Programs publish the queues of a pipeline with their first push, which counts only while no worker publishes them.
 """
 
 import sys
@@ -213,9 +214,12 @@ def published_by(served: Iterable[str]) -> list[DeclaredQueue]:
     return [*declared_queues(), *(_of_pipelines[name] for name in sorted(served) if name in _of_pipelines)]
 
 
-def publishing(keys: Keys, declared: Iterable[DeclaredQueue], heartbeat_s: float = 0.0) -> list[Call[list[str]]]:
-    """Calls that publish these queues, in their order. Reply: the fields that changed."""
-    ttl_ms = round(max(heartbeat_s * _BEATS, _LEAST_TTL_S) * 1000)
+def publishing(
+    keys: Keys, declared: Iterable[DeclaredQueue], heartbeat_s: float | None = None
+) -> list[Call[list[str]]]:  # fmt: skip
+    """Calls that publish these queues, in their order. Reply: the fields that changed. Without a heartbeat they are
+    those of a program that is no worker, and change nothing that workers publish."""
+    ttl_ms = 0 if heartbeat_s is None else round(max(heartbeat_s * _BEATS, _LEAST_TTL_S) * 1000)
     return [queues.declare(keys.queue(one.name), one.stored, place=one.place, ttl_ms=ttl_ms) for one in declared]
 
 

@@ -16,8 +16,8 @@ from jobrunner.client.settings_hash import read_origins
 TTL_MS = 30_000
 
 
-def declare(line, place="app:1", **fields):
-    return line.run(queues.declare(line.keys, fields, place=place, ttl_ms=TTL_MS))
+def declare(line, place="app:1", *, ttl_ms=TTL_MS, **fields):
+    return line.run(queues.declare(line.keys, fields, place=place, ttl_ms=ttl_ms))
 
 
 def by_hand(line, who="ada", **fields):
@@ -70,6 +70,29 @@ def test_a_declaration_is_noted_once_however_many_workers_make_it(mail):
         declare(mail, max_inflight="4")
     declare(mail, max_inflight="5")
     assert len(mail.raw.hget(mail.keys.declared, "deployed").split()) == 2 * 2
+
+
+def test_a_program_changes_nothing_that_a_worker_publishes(mail, clock):
+    """A producer that knew the queue of a station by its name alone took the limits from the running station."""
+    declare(mail, max_inflight="1")
+    for fields in ({}, {"max_inflight": "4", "dead_max": "7"}):
+        assert declare(mail, "pipeline app", ttl_ms=0, **fields) == []
+    assert stored(mail) == {"max_inflight": "1"}
+    assert mail.raw.hget(mail.keys.declared, "deployed").split()[1:] == [str(int(clock.ms) + TTL_MS).encode()]
+
+    clock.ms += TTL_MS
+    assert declare(mail, ttl_ms=0, max_inflight="4") == []
+    clock.ms += 1
+    assert declare(mail, ttl_ms=0, max_inflight="4") == ["max_inflight"]
+    assert declare(mail, ttl_ms=0, max_inflight="5") == ["max_inflight"]
+    assert declare(mail, max_inflight="6") == ["max_inflight"]
+
+
+def test_a_program_without_settings_ends_only_those_of_its_own_place(mail, clock):
+    declare(mail, max_inflight="1")
+    clock.ms += TTL_MS + 1
+    assert declare(mail, "pipeline app", ttl_ms=0) == []
+    assert declare(mail, ttl_ms=0) == ["max_inflight"]
 
 
 def test_a_declaration_that_changes_nothing_wakes_nobody(mail):

@@ -152,7 +152,8 @@ def configure(
 
 
 def declare(keys: QueueKeys, fields: Mapping[str, Arg], *, place: str, ttl_ms: int) -> Call[list[str]]:
-    """Publishes declared settings for `ttl_ms`. Reply: the fields that changed."""
+    """Publishes declared settings for `ttl_ms`; 0: those of a program that is no worker. Reply: the fields that
+    changed."""
     words = [word for name in sorted(fields) for word in (name, fields[name])]
     digest = hashlib.sha256(repr(words).encode()).hexdigest()[:_DIGEST]
     return _declare.on(keys, rest=words, ttl_ms=ttl_ms, digest=digest, place=place)

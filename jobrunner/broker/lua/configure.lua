@@ -20,19 +20,14 @@ local function is_same(hash, prefix, field, missing)
   return true
 end
 
-local function was_changed(field)
-  for _, one in ipairs(fields_with(field)) do
-    if string.find(' ' .. changed .. ' ', ' ' .. one .. ' ', 1, true) then return true end
-  end
-  return false
-end
+local function was_changed(one) return string.find(' ' .. changed .. ' ', ' ' .. one .. ' ', 1, true) end
 
 redis.call('HDEL', declared, '')
 for i = 4, #ARGV, 2 do
   local field = ARGV[i]
   if by == '' or is_same(declared, '=', field) then
     redis.call('HDEL', declared, 'by:' .. field)  -- back to what is declared: no change any more
-  elseif was_changed(field) or not is_same(settings, '', field, '') then
+  elseif any_field(field, was_changed) or not is_same(settings, '', field, '') then
     redis.call('HSET', declared, 'by:' .. field, exact(math.floor(read_clock(now_ms))) .. ' ' .. by)
   end
 end

@@ -4,28 +4,30 @@ local now_ms, ttl_ms, digest, place = unpack(ARGV, 1, 4)
 -- KEYS  settings: hash · wake: zset · declared: hash; `=FIELD`: the value in force; `by:FIELD`: when it was changed
 --       by hand (Unix ms), a blank, by whom; `digest`, `place`: of the declaration in force; `deployed`: the
 --       published declarations, in the order of their first time: digest and until when (Unix ms), with blanks between
--- ARGV  now_ms: Unix ms or '' · ttl_ms: how long this declaration counts as published · digest: of it (hex) ·
---       place: where it stands · then field, value, ...; an empty value: the default
+-- ARGV  now_ms: Unix ms or '' · ttl_ms: how long this declaration counts as published; 0 = that of a program, no
+--       worker · digest: of it (hex) · place: where it stands · then field, value, ...; an empty value: the default
 -- reply the fields that were changed
 -- A setting changes when its declared value does, so that a change by hand lasts until then. While several declarations
 -- are published, as during a deploy, the newest one is in force; when no worker publishes that any more, because it was
--- rolled back, the one before it is in force again.
+-- rolled back, the one before it is in force again. A program changes nothing while workers publish, as it may know
+-- less of the queue; and without a field it ends no settings that another place declares.
 -- Works on a server that is full: a worker that starts there makes room. Its first write frees nothing.
 -- include numbers commands settings_change
 
--- Notes that this declaration is published; returns whether a newer one is, too.
+-- Notes that a worker publishes this declaration; returns whether another one is to be in force.
 local function is_outdated(now)
-  local kept, own, newer = {}, false, false
+  local kept, own, newer, is_of_program = {}, false, false, ttl_ms == '0'
   for known, ends in string.gmatch(redis.call('HGET', declared, 'deployed') or '', '(%x+) (%d+)') do
-    if known == digest then
+    if known == digest and not is_of_program then
       own, ends = true, exact(math.floor(now + ttl_ms))
     elseif tonumber(ends) < now then
       ends = nil
-    elseif own then
+    elseif own or is_of_program then
       newer = true
     end
     if ends then kept[#kept + 1] = known .. ' ' .. ends end
   end
+  if is_of_program then return newer or not ARGV[5] and redis.call('HGET', declared, 'place') ~= place end
   if not own then kept[#kept + 1] = digest .. ' ' .. exact(math.floor(now + ttl_ms)) end
   redis.call('HSET', declared, 'deployed', table.concat(kept, ' '))
   return newer
@@ -40,13 +42,6 @@ local function change(field, value)
 end
 for i = 5, #ARGV, 2 do values[ARGV[i]] = ARGV[i + 1] end
 
--- Whether a condition holds for a field, or for another field of its setting.
-local function any_field(field, is_so)
-  for _, one in ipairs(fields_with(field)) do
-    if is_so(one) then return true end
-  end
-  return false
-end
 local function is_by_hand(one) return redis.call('HEXISTS', declared, 'by:' .. one) == 1 end
 local function is_new(one) return values[one] and redis.call('HGET', declared, '=' .. one) ~= values[one] end
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from jobrunner import etl, job
-from jobrunner.client.client import Client
+from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.errors import InvalidName, InvalidOption, PipelineError, UnknownOption
 from jobrunner.etl import Pipeline, SparkStation
 from jobrunner.etl.pipeline import all_pipelines, find_pipeline
-from jobrunner.jobs.declared_queues import published_by
+from jobrunner.jobs.declared_queues import declare_of_pipeline, published_by, publishing
 from jobrunner.jobs.registry import StationDefinition, all_stations, driver_of, forget, waiting_on_crash
 from jobrunner.retry import Backoff
 from tests.support.registries import station_of
@@ -244,6 +244,17 @@ def test_a_push_configures_the_queues_once_for_each_client(orders: Pipeline, cur
     assert len(orders.push_many("raw", [1, 2])) == 2
     assert orders.queue("raw").settings().max_attempts == 9
     assert current.task(task_id).record().priority == 2
+
+
+def test_a_push_leaves_the_settings_to_the_workers_that_publish_them(orders: Pipeline, current: Client) -> None:
+    """The first push of a program that knows a queue by its name took the limit from the station of another one."""
+    station = declare_of_pipeline("orders/clean", {"max_inflight": 1}, "service:clean")
+    broker_of(current).run_many(publishing(keys_of(current), [station], 10.0))
+    orders.station("raw", to="clean", max_attempts=2)(work)
+    orders.declare("clean")
+    orders.push("raw", 1)
+    assert orders.queue("clean").settings().max_inflight == 1
+    assert orders.queue("raw").settings().max_attempts == 2
 
 
 def test_an_id_of_ones_own_is_one_in_the_whole_pipeline(orders: Pipeline, current: Client) -> None:

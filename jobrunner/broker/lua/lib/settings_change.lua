@@ -16,6 +16,14 @@ local function fields_with(field)
   return {field}
 end
 
+-- Whether a condition holds for a field, or for another field of its setting.
+local function any_field(field, is_so)
+  for _, one in ipairs(fields_with(field)) do
+    if is_so(one) then return true end
+  end
+  return false
+end
+
 -- `words` holds field, value, ... from `first` on; an empty value removes the field, '+N' means in N ms. Wakes a
 -- worker. Works on a server that is full: its first write frees nothing.
 local function change_settings(settings, wake, words, first, now_ms)
