@@ -2,8 +2,10 @@
 
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import run_each_or_errors
+from jobrunner.broker.calls import flows
 from jobrunner.broker.calls import queues as queue_calls
 from jobrunner.broker.calls.server import server_time
+from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerError, WorkerBroken
 from jobrunner.logs import SafeLogger
@@ -42,7 +44,8 @@ class EmptyQueues:
             return False
         self.pause_s = min(self.pause_s * 1.5, _LONGEST_PAUSE_S)
         try:
-            if not self._count_left() and parts.fetcher.finished_total == finished and not parts.in_hand:
+            left = self._count_left() or (self._pass_on_ends() and self._count_left())
+            if not left and parts.fetcher.finished_total == finished and not parts.in_hand:
                 for name, waiting in self._paused.items():
                     _log.warning("the worker ends while tasks wait in a paused queue", queue=name, waiting=waiting)
                 return True  # otherwise a task came and ended meanwhile, and its flow may go on
@@ -66,6 +69,16 @@ class EmptyQueues:
             now_ms = self._now_ms()
             left -= sum(run_many([queue_calls.held_by_batches(queue, now_ms=now_ms) for queue in others]))
         return left
+
+    def _pass_on_ends(self) -> bool:
+        """Passes on ends that no report of this worker had, as of a step that expired: its flow would stand until a
+        leader's scan, and this worker may be the only one. Returns whether there were any."""
+        broker, keys = self._parts.tasks.broker, self._parts.tasks.keys
+        tags = list(dict.fromkeys(keys.queue(name).tag for name in self._parts.all_queues))
+        posted = broker.run_many([flows.has_ends(keys, tag) for tag in tags])
+        found = [tag for tag, is_posted in zip(tags, posted, strict=True) if is_posted]
+        relay(broker, keys, tags=found)
+        return bool(found)
 
     def _now_ms(self) -> float:
         """The time by the clock of the leases: the server's, or a clock set by a test."""

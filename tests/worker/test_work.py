@@ -13,13 +13,14 @@ import redis
 import structlog
 from msgspec import structs
 
-from jobrunner import Backoff, Client, Worker, chain, job
+from jobrunner import Backoff, Client, Worker, chain, group, job
 from jobrunner.broker.call import command
 from jobrunner.broker.calls.server import facts
 from jobrunner.broker.keys import Keys
 from jobrunner.client.client import broker_of
 from jobrunner.clock import monotonic, unix_ms
 from jobrunner.coordinator.cron import PeriodicTicks
+from jobrunner.coordinator.recovery import FlowRecovery
 from jobrunner.errors import (
     InvalidName,
     InvalidOption,
@@ -113,6 +114,19 @@ def test_a_burst_does_not_end_between_two_steps_of_a_flow(
     monkeypatch.setattr(AfterReport, "pass_on", pass_on_late)
     chain(step.bind("first"), step.bind("second")).enqueue()
     assert run(queues=["w"]).finished == 2
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_burst_does_not_end_before_the_callback_of_a_step_that_expired(
+    run: Run, current: Client, clock: Clock, monkeypatch: pytest.MonkeyPatch, drain: bool
+) -> None:
+    """No report has the end of such a step, and the leader may be another worker."""
+    monkeypatch.setattr(FlowRecovery, "take", lambda *_: None)
+    clock.set()
+    group(step.using(expires_in=5).bind("late"), on_complete=step.bind("told")).enqueue()
+    clock.advance(6000)
+    run(queues=["w"], drain=drain)
+    assert order == ["told"]
 
 
 def test_all_tasks_go_through_a_few_slots(run: Run, client: Client, current: Client, audit: Audit) -> None:

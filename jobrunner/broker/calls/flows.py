@@ -122,6 +122,11 @@ def outbox(keys: Keys, tag: str, *, count: int) -> Call[tuple[list[Ended], bool]
     return structs.replace(_outbox.with_keys((keys.outbox(tag),), count=count, bytes=SLICE_BYTES), read=read)
 
 
+def has_ends(keys: Keys, tag: str) -> Call[bool]:
+    """Whether an outbox has entries."""
+    return command("EXISTS", keys.outbox(tag), read=bool)
+
+
 def forget(keys: Keys, tag: str, told: Sequence[Ended]) -> Call[int]:
     """Removes delivered entries from an outbox."""
     return command("HDEL", keys.outbox(tag), *(f"{one.outcome}:".encode() + one.onward for one in told), read=int)
