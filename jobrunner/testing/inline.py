@@ -16,10 +16,9 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
-from jobrunner.client.settings_hash import read_settings
 from jobrunner.clock import from_ms, unix_ms, utc_now
 from jobrunner.errors import TaskFailed, UsageError
-from jobrunner.jobs.declared_queues import declare_configured, declared
+from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.registry import Definition, find, result_ttl_of
 from jobrunner.jobs.running_task import JobRun
 from jobrunner.middleware import MiddlewareStack
@@ -36,6 +35,8 @@ from jobrunner.worker.run.runner import Runner
 _LEASE = "1"
 _LONGEST_REASON = 200
 """Most characters of a line in `failures`, as on a server."""
+_EXPIRED = "expired before it started"
+"""The error of a task that expired, as on a server."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,9 +44,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class inline:  # noqa: N801  # used like a function
     """While it is entered, or while the function that it decorates runs, `enqueue` runs the job at once.
 
-    One attempt is made, also of a task that is enqueued for later. Errors of the job, and `Fail`, are raised from
-    `enqueue`. With `propagate=False` they are not, and the handle has the state: `scheduled` when a worker would retry,
-    else `dead`. Retry, Snooze and Cancel are no errors.
+    One attempt is made, also of a task that is enqueued for later, unless it would expire before. Errors of the job,
+    and `Fail`, are raised from `enqueue`. With `propagate=False` they are not, and the handle has the state:
+    `scheduled` when a worker would retry, else `dead`. Retry, Snooze and Cancel are no errors.
     """
 
     def __init__(self, *, propagate: bool = True) -> None:
@@ -136,6 +137,8 @@ class _InlineClient(MemoryClient):
 
     def _run(self, task: Task) -> tuple[MemoryTask, Iterator[Begun], _End]:
         entry, kept = super().take(task), self.kept_of(task.queue)
+        if entry.expires_unbegun and not kept.is_paused:
+            return self._expired(entry)
         if not kept.begin(task.key):
             return entry, iter(()), _nothing
         try:
@@ -147,6 +150,8 @@ class _InlineClient(MemoryClient):
 
     async def _run_async(self, task: Task) -> tuple[MemoryTask, Iterator[Begun], _End]:
         entry, kept = super().take(task), self.kept_of(task.queue)
+        if entry.expires_unbegun and not kept.is_paused:
+            return self._expired(entry)
         if not kept.begin(task.key):
             return entry, iter(()), _nothing
         try:
@@ -158,15 +163,9 @@ class _InlineClient(MemoryClient):
 
     def _begin(self, entry: MemoryTask) -> tuple["_NotingRunner", Attempt]:
         entry.state, entry.attempts = TaskState.PENDING, 1
-        attempt = _attempt(entry.task, self._usual(entry.task.queue))
+        attempt = _attempt(entry.task, self.usual(entry.task.queue))
         entry.when = from_ms(attempt.deadline_ms)
         return _NotingRunner(self, entry, self._middleware), attempt
-
-    def _usual(self, queue: str) -> QueueSettings:
-        """The queue settings for values that a job does not set: as this test configured them, else as declared."""
-        known = declared(queue)
-        stored = {} if known is None else {name: str(value).encode() for name, value in known.stored.items() if value}
-        return read_settings(stored | self.kept_of(queue).fields)
 
     def _ended(
         self, entry: MemoryTask, outcome: Outcome, error: BaseException | None
@@ -175,10 +174,16 @@ class _InlineClient(MemoryClient):
         begun: list[Begun] = []
         if (progress := self._memory.progress.pop(self._key(entry.task), None)) is not None:
             entry.fields["progress"] = progress
-        _settle(entry, outcome, self._usual(entry.task.queue))
+        _settle(entry, outcome, self.usual(entry.task.queue))
         if entry.state.is_final and not _ends_test(error):
             begun = self.joins.end(entry.task.then, entry.state.value, entry.result or b"")
         return entry, iter(begun), partial(self._end, entry, outcome, error)
+
+    def _expired(self, entry: MemoryTask) -> tuple[MemoryTask, Iterator[Begun], _End]:
+        """Records the death of a task that no worker would begin."""
+        entry.state, entry.when, entry.error = TaskState.DEAD, utc_now(), _EXPIRED
+        begun = self.joins.end(entry.task.then, entry.state.value, b"")
+        return entry, iter(begun), partial(self._end, entry, Failed(_EXPIRED), None)
 
     def _end(self, entry: MemoryTask, outcome: Outcome, error: BaseException | None) -> None:
         if error is not None and _ends_test(error):
@@ -283,6 +288,8 @@ def _settle(entry: MemoryTask, outcome: Outcome, usual: QueueSettings) -> None:
         entry.when += timedelta(seconds=outcome.delay_s)
     else:
         entry.state, entry.attempts = TaskState.WAITING, 0
+    if entry.cancel_requested and entry.waits:
+        entry.state, entry.when = TaskState.CANCELLED, utc_now()
 
 
 def _is_async(task: Task) -> bool:

@@ -18,10 +18,13 @@ from jobrunner.client.operations.flow import Flow, FlowProgress
 from jobrunner.client.operations.task import check_place, gone
 from jobrunner.client.outgoing import through
 from jobrunner.client.queue import Queue
+from jobrunner.client.settings_hash import read_settings
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.clock import unix_ms
 from jobrunner.errors import DuplicateTask, QueueFull
+from jobrunner.jobs.declared_queues import declared
 from jobrunner.middleware import stack_of
+from jobrunner.queue_settings import QueueSettings
 from jobrunner.retry import seconds
 from jobrunner.settings import ClientSettings, Duration, client_settings
 from jobrunner.task import Task, TaskState, check_size
@@ -76,6 +79,12 @@ class MemoryClient(Client):
     def kept_of(self, name: str) -> KeptSettings:
         """The settings configured for a queue."""
         return self._kept.setdefault(name, KeptSettings())
+
+    def usual(self, queue: str) -> QueueSettings:
+        """The queue settings for values that a job does not set: as this test configured them, else as declared."""
+        known = declared(queue)
+        stored = {} if known is None else {name: str(value).encode() for name, value in known.stored.items() if value}
+        return read_settings(stored | self.kept_of(queue).fields)
 
     def flow_progress(self, flow_id: str) -> FlowProgress:
         """The progress of a flow that was sent here. Raises TaskGone."""
@@ -184,7 +193,7 @@ class MemoryClient(Client):
         """The expiry of a task enqueued now (Unix ms), by its own option or that of its queue; None: never."""
         if task.expires_in_ms is not None:
             return unix_ms() + task.expires_in_ms
-        of_queue = self.kept_of(task.queue).read().expires_in
+        of_queue = self.usual(task.queue).expires_in
         return None if of_queue is None else unix_ms() + 1000 * of_queue
 
     def take_flow(self, flow: Flow) -> FlowHandle:

@@ -40,11 +40,18 @@ class MemoryTask:
     enqueue_time: datetime = field(default_factory=utc_now)
     start_by_ms: float | None = None
     """The time at which the task expires unless it has begun, in Unix ms; None: never."""
+    cancel_requested: bool = False
+    """Whether it was cancelled while it ran: no further attempt begins."""
 
     @property
     def waits(self) -> bool:
         """Whether it is waiting or scheduled."""
         return self.state in (TaskState.WAITING, TaskState.SCHEDULED)
+
+    @property
+    def expires_unbegun(self) -> bool:
+        """Whether it is due only when it has expired."""
+        return self.start_by_ms is not None and self.when is not None and self.when >= from_ms(self.start_by_ms)
 
     def wait(self, due_ms: float | None = None) -> None:
         """Makes the task scheduled until `due_ms`, Unix ms, or waiting."""
@@ -71,19 +78,21 @@ class MemoryTask:
         return read_result(record)
 
     def cancel(self) -> bool:
-        """Cancels the task; a running one ends as its job does. Returns False when it is finished."""
+        """Cancels the task; a running one ends as its job does, and is not tried again. Returns False when it is
+        finished."""
         if self.state in (TaskState.SUCCEEDED, TaskState.CANCELLED):
             return False
         if self.state is TaskState.PENDING:
-            return True
-        self.state, self.when = TaskState.CANCELLED, utc_now()
+            self.cancel_requested = True
+        else:
+            self.state, self.when = TaskState.CANCELLED, utc_now()
         return True
 
     def requeue(self) -> bool:
         """Makes a dead task waiting, with its counts at zero. Returns False when it is not dead."""
         if self.state is not TaskState.DEAD:
             return False
-        self.attempts, self.retry_count, self.start_by_ms = 0, 0, None
+        self.attempts, self.retry_count, self.start_by_ms, self.cancel_requested = 0, 0, None, False
         self.wait()
         return True
 

@@ -1,7 +1,7 @@
 """What `enqueued` and `inline()` answer is what a server answers: the same calls with each of them."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobrunner import AsyncClient, Client, Unique, chain, group, job
+from jobrunner import AsyncClient, Client, Fail, Retry, Snooze, Unique, chain, current_task, group, job, queue
 from jobrunner.broker.keys import Keys
 from jobrunner.client.current import current_client, pinned
 from jobrunner.client.loop_clients import current_async_client
-from jobrunner.errors import DuplicateTask, InvalidOption, JobrunnerError, TaskTimeout, UsageError
+from jobrunner.errors import DuplicateTask, InvalidOption, JobrunnerError, TaskFailed, TaskTimeout, UsageError
+from jobrunner.jobs.declared_queues import forget_queue
 from jobrunner.jobs.registry import forget
 from jobrunner.outcome import Cancel
-from jobrunner.testing import Enqueued, inline
+from jobrunner.testing import Enqueued, JobrunnerWorker, Travel, inline
 from tests.support.examples import examples
 from tests.support.server import Server
 
@@ -177,6 +178,93 @@ def test_a_flow_waits_for_its_last_step_while_a_step_before_it_may_succeed() -> 
             flow.result()
     forget("like.flaky")
     forget("like.stopped")
+
+
+@pytest.fixture
+def ended(server: Server, keys: Keys) -> Callable[[Callable[[], Any]], list[Any]]:
+    """ended(sent): what `sent` makes of a task, with inline() and with a worker, whose clock goes on by a minute."""
+
+    def with_each(sent: Callable[[], Any]) -> list[Any]:
+        with inline(propagate=False):
+            inlined = sent()
+        with Client(server.url, keys.prefix, now_ms=(travel := Travel())) as client, pinned(client):
+            worker, worked = JobrunnerWorker(client, travel), sent()
+            travel.forward(60)
+            worker.run(queues=["like"])
+            return [_end_of(inlined), _end_of(worked)]
+
+    return with_each
+
+
+def _end_of(task: Any) -> Any:
+    record = task.record()
+    return record.state, record.attempts, record.retry_count, record.error.partition("\n")[0], len(record.failures)
+
+
+@pytest.mark.parametrize("how", ["error", "retry", "snooze", "fail"])
+def test_a_task_that_is_cancelled_while_it_runs_is_not_tried_again(how: str, ended: Callable[..., list[Any]]) -> None:
+    """It was scheduled again, and no callback of its flow came."""
+    told: list[str] = []
+
+    @job(name="like.stopped", queue="like")
+    def stopped() -> None:
+        current_client().task(current_task().id).cancel()
+        ends = {"error": ValueError(), "retry": Retry(in_=300), "snooze": Snooze(in_=300), "fail": Fail(retry=False)}
+        raise ends[how]
+
+    @job(name="like.told", queue="like")
+    def tell() -> None:
+        told.append("complete")
+
+    inlined, worked = ended(stopped.enqueue)
+    assert inlined == worked
+    assert inlined[0] == ("dead" if how == "fail" else "cancelled")
+    with inline(propagate=False):
+        group(stopped.bind(), on_complete=tell.bind()).enqueue()
+    assert told == ["complete"]
+    forget("like.stopped")
+    forget("like.told")
+
+
+@pytest.mark.parametrize(
+    ("options", "queue_option", "state"),
+    [
+        ({"in_": 30, "expires_in": 20}, None, "dead"),
+        ({"in_": 30, "expires_in": 30}, None, "dead"),
+        ({"in_": 30}, 20, "dead"),
+        ({"in_": 30, "expires_in": 3600}, 20, "succeeded"),
+        ({"in_": 30, "expires_in": 3600}, None, "succeeded"),
+    ],
+)
+def test_a_task_that_expires_before_it_is_due_is_dead(
+    options: dict[str, Any], queue_option: float | None, state: str, ended: Callable[..., list[Any]]
+) -> None:
+    """It ran inline, and never on a server."""
+
+    def sent() -> Any:
+        current_client().queue("like").configure(expires_in=queue_option)
+        return plain.using(**options).enqueue()
+
+    inlined, worked = ended(sent)
+    assert inlined == worked
+    assert inlined[0] == state
+
+
+@pytest.mark.parametrize("run", [plain.using(in_=30, expires_in=20).enqueue, lambda: asyncio.run(_sent_late())])
+def test_a_task_that_expires_before_it_is_due_raises_its_death(run: Callable[[], Any]) -> None:
+    with inline(), pytest.raises(TaskFailed, match="expired before it started"):
+        run()
+
+
+async def _sent_late() -> Any:
+    return await plain.using(in_=30, expires_in=20).aenqueue()
+
+
+def test_what_a_queue_declares_decides_whether_a_task_expires() -> None:
+    queue("like-late", expires_in=20)
+    with inline(propagate=False):
+        assert plain.using(queue="like-late", in_=30).enqueue().state == "dead"
+    forget_queue("like-late")
 
 
 Call = tuple[str, Any]
