@@ -365,7 +365,8 @@ def _digest(query: str) -> int:
 
 def _recorded(cursor: Any, statements: _Statements, table: str, batch_id: str) -> int | None:
     cursor.execute(statements.of(_READ_EPOCH), (table, batch_id))
-    return _only_value(cursor.fetchone())
+    epoch: int | None = _only_value(cursor.fetchone())
+    return epoch
 
 
 def _only_value(row: Any) -> Any:
