@@ -189,8 +189,7 @@ class UnderPrefix:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on with the prefix as its root path (ASGI: `path` holds it too)."""
         if scope["type"] in ("http", "websocket"):
-            root, path = scope.get("root_path", ""), scope["path"]
-            below = path.removeprefix(root) if root else path
+            root, below = _at(scope)
             if not is_below(below, self._prefix):
                 below = self._prefix + below
             scope = {**scope, "root_path": root + self._prefix, "path": root + below}
@@ -204,14 +203,23 @@ def asgi_under(path: str, dashboard: ASGIApp, others: ASGIApp) -> ASGIApp:
         raise InvalidOption(f"path {path!r} leaves nothing to the other application: give one such as /jobs")
 
     async def both(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and is_below(scope["path"], prefix):
-            await dashboard({**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send)
-        elif scope["type"] == "lifespan":  # Django raises on it, and the dashboard does not need it
+        if scope["type"] == "lifespan":  # Django raises on it, and the dashboard does not need it
             await dashboard(scope, receive, send)
+            return
+        root, below = _at(scope)
+        if scope["type"] == "http" and is_below(below, prefix):
+            await dashboard({**scope, "root_path": root + prefix, "path": root + below}, receive, send)
         else:
             await others(scope, receive, send)
 
     return both
+
+
+def _at(scope: Scope) -> tuple[str, str]:
+    """The root path that a proxy in front strips, as the server is told (`uvicorn --root-path /shop`), and the path
+    below it. `path` of a scope begins with the root path (ASGI), though not from every server."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    return root, path.removeprefix(root) if is_below(path, root) else path
 
 
 def is_below(path: str, prefix: str) -> bool:

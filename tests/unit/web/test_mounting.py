@@ -79,6 +79,27 @@ def test_pages_actions_and_files_work_below_a_path(mount: Callable[[Any], Any], 
     assert "own" in browser.get("/own").text
 
 
+@pytest.mark.parametrize(
+    ("mount", "path"),
+    [(in_starlette, "/shop/jobs/queues"), (in_django, "/shop/jobs/queues"), (in_django, "/jobs/queues")],
+)
+def test_a_path_works_below_that_of_the_server(mount: Callable[[Any], Any], client: Client, path: str) -> None:
+    """`uvicorn --root-path /shop`, behind a proxy that strips `/shop`: uvicorn puts it in front of the path again, as
+    ASGI has it. Other servers may not."""
+    app = mount(create_app(client, auth=Loopback()))
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope if scope["type"] == "lifespan" else {**scope, "root_path": "/shop"}, receive, send)
+
+    browser = Browser(served)
+    page = browser.get(path)
+
+    assert page.status_code == 200
+    assert 'src="/shop/jobs/static/app.js' in page.text
+    assert browser.get(path.replace("jobs/queues", "own")).text == "own"
+    assert browser.get(path.replace("jobs/queues", "jobsown")).status_code == 404
+
+
 @pytest.mark.parametrize("passed_on", ["/jobs/queues", "/queues"])
 def test_a_proxy_may_take_the_prefix_off_or_leave_it(client: Client, passed_on: str) -> None:
     client.queue("mail").push({})
