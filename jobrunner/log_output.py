@@ -7,6 +7,7 @@ import warnings
 from collections.abc import MutableMapping
 from contextlib import suppress
 from io import StringIO
+from math import isfinite
 from typing import Any, TextIO
 
 from jobrunner.errors import AttemptTimeout
@@ -42,14 +43,21 @@ def log_to_stderr(form: str, level: str = "info") -> None:
         logger_factory=_Lines(sys.stderr).logger,
     )
 
+    python = SafeLogger("python")
+
     class StandardHandler(logging.StreamHandler[TextIO]):
-        """The handler of standard logging. Of the errors of a line, only AttemptTimeout reaches the caller."""
+        """The handler of standard logging. Of the errors of a line, as of arguments that do not fit its message, only
+        AttemptTimeout reaches the caller. Others are a line: Python writes some forty lines to stderr."""
 
         def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
             error = sys.exc_info()[1]
             if isinstance(error, AttemptTimeout):
                 raise error
-            super().handleError(record)
+            if logging.raiseExceptions:
+                python.error(
+                    "a log line cannot be written", message=text_of(record.msg), args=text_of(record.args),
+                    error=f"{type(error).__name__}: {error}", file=record.pathname, line=record.lineno,
+                )  # fmt: skip
 
     handler = StandardHandler(sys.stderr)
     handler.setFormatter(
@@ -61,7 +69,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(least)
-    _log_messages_of_python(SafeLogger("python"))
+    _log_messages_of_python(python)
 
 
 def warnings_to_stderr() -> None:
@@ -171,12 +179,31 @@ def _renderer(form: str) -> list[Any]:
     import structlog
 
     if form == "json":
-        in_json = structlog.processors.JSONRenderer(default=str)
+        in_json = structlog.processors.JSONRenderer(_written_as_json, default=str)
         return [structlog.processors.format_exc_info, _as_texts, _hide, _whatever_it_holds(in_json)]
     colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     # The plain formatter: it writes no local variables, which may hold secrets.
     on_console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
     return [_as_texts, _hide, _readable, _whatever_it_holds(on_console)]
+
+
+def _written_as_json(line: Any, default: Any) -> str:
+    """JSON has no numbers for `nan` and infinity: readers refuse a line with what Python writes for them."""
+    import json
+
+    try:
+        return json.dumps(line, default=default, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(line), default=default, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with texts in place of `nan` and infinity."""
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {_without_nan(name): _without_nan(one) for name, one in value.items()}
+    return [_without_nan(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _whatever_it_holds(render: Any) -> Any:

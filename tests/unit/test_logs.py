@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -177,11 +178,22 @@ class Unprintable:
 
 @pytest.fixture(params=["console", "json"])
 def logged(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """The text that the log of a command writes. Logging is set up as before when the test ends."""
+    """The text that the log of a command writes."""
+    yield from set_up(request.param, monkeypatch)
+
+
+@pytest.fixture
+def logged_as_json(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """The same, in JSON."""
+    yield from set_up("json", monkeypatch)
+
+
+def set_up(form: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """Yields what the log writes. Logging is set up as before when the test ends."""
     stream, root, before = io.StringIO(), logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr(sys, "stderr", stream)
-    log_to_stderr(request.param)
+    log_to_stderr(form)
     yield stream
     structlog.configure(**before)
     root.handlers[:] = handlers
@@ -202,6 +214,49 @@ def test_a_job_may_log_any_value(logged: io.StringIO, said: dict[str, Any], writ
 
     assert "sending" in logged.getvalue()
     assert written in logged.getvalue()
+
+
+def test_a_line_is_json_whatever_numbers_it_has(logged_as_json: io.StringIO) -> None:
+    numbers = [{"most": math.inf, "n": 1}, (-math.inf,)]
+    structlog.get_logger().info("own", share=math.nan, of=numbers, by={math.nan: 2})
+    logging.getLogger("of a library").warning("its own", extra={"share": math.nan, "n": 1})
+    structlog.get_logger().info("endless", inner=endless())
+
+    lines = logged_as_json.getvalue().splitlines()
+    own, others, last = (json.loads(line, parse_constant=pytest.fail) for line in lines)
+    assert own["share"] == "nan"
+    assert own["of"] == [{"most": "inf", "n": 1}, ["-inf"]]
+    assert own["by"] == {"nan": 2}
+    assert (others["share"], others["n"]) == ("nan", 1)
+    assert last["event"] == "endless"
+
+
+def endless() -> list[Any]:
+    found: list[Any] = [math.nan]
+    found.append(found)
+    return found
+
+
+def test_arguments_that_do_not_fit_their_message_are_one_line(
+    logged_as_json: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own handler writes two tracebacks in plain text, and not which task it was."""
+    root = logging.getLogger()
+    of_command = [one for one in root.handlers if type(one).__name__ == "StandardHandler"]
+    monkeypatch.setattr(root, "handlers", of_command)  # pytest's own raises the error
+    token = RUNNING.set(SimpleNamespace(attempt=attempt_at("mail", id="id1")))  # type: ignore[arg-type]
+    try:
+        logging.getLogger("of a library").warning("%d sent", "three")
+    finally:
+        RUNNING.reset(token)
+
+    (said,) = map(json.loads, logged_as_json.getvalue().splitlines())
+    assert (said["event"], said["message"], said["args"]) == ("a log line cannot be written", "%d sent", "('three',)")
+    assert said["error"].startswith("TypeError: ")
+    assert (said["level"], said["task"], said["file"]) == ("error", "id1", __file__)
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logging.getLogger("of a library").warning("%d sent", "three")
+    assert len(logged_as_json.getvalue().splitlines()) == 1
 
 
 class Late:
