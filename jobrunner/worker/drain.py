@@ -126,7 +126,7 @@ class Shutdown:
         if stopped:
             self._report_last()
         self._release_rest()
-        if stopped and tasks.finished:  # reports of attempts that ended meanwhile
+        if stopped and self._have_ended_meanwhile():
             self._report_last()
         for loop in self._parts.loops:
             loop.stop(_LOOP_STOP_S)
@@ -165,6 +165,15 @@ class Shutdown:
             error = whole
         if error is not None:
             _log.warning("the last reports were not sent", tasks=len(fetcher.reporting.tokens), error=str(error))
+
+    def _have_ended_meanwhile(self) -> bool:
+        """Whether attempts ended since the last reports. Those that ended as a child process was killed for the stop
+        are not among them: they were handed back with the others."""
+        finished = self._tasks.finished
+        for attempt, outcome in finished.drain():
+            if type(outcome) is not Released:
+                finished.add(attempt, outcome)
+        return bool(finished)
 
     def _release_rest(self) -> None:
         tasks = self._tasks

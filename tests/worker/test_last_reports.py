@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import redis
+import structlog
 
 from jobrunner import Client, job
+from jobrunner.outcome import Released
+from jobrunner.worker.drain import Shutdown
 from jobrunner.worker.fetch import waiting_reports
 from jobrunner.worker.worker import Worker
 from tests.support.waiting import wait_for
@@ -48,3 +51,32 @@ def test_a_worker_that_stops_without_grace_reports_what_ended_while_no_writes_we
     assert queue.totals() == {"enqueued": 4, "succeeded": 4}
     assert queue.counts()["pending"] == 0
 
+
+
+def test_a_task_that_was_handed_back_is_reported_once(
+    current: Client, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `executor="processes"` a stop kills the children, and their slots hand their tasks back a moment after the
+    worker did: each stop with a long task logged "report came too late" and counted a stale report."""
+    gate, before = threading.Event(), Shutdown._release_rest
+
+    def release_before_slots_do(self: Shutdown) -> None:
+        held = self._tasks.leases.attempts()
+        before(self)
+        self._tasks.finished.add_all(held, Released())
+
+    @job(name="last_release", queue="last", max_attempts=1)
+    def last_release() -> None:
+        gate.wait(30)
+
+    monkeypatch.setattr(Shutdown, "_release_rest", release_before_slots_do)
+    last_release.enqueue()
+    queue = current.queue("last")
+    worker: Worker = start(queues=["last"], concurrency=1)
+    wait_for(lambda: queue.counts()["pending"] == 1)
+    with structlog.testing.capture_logs() as lines:
+        worker.stop(grace=0)
+    gate.set()
+
+    assert queue.counts()["waiting"] == 1
+    assert not [line for line in lines if line["log_level"] == "warning"]
