@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import redis
 
 from jobrunner import Client, job
 from jobrunner.broker.keys import Keys
+from jobrunner.errors import TaskTimeout
 from jobrunner.task import Task, new_id
 from tests.support.waiting import wait_for
 from tests.worker.conftest import Start
@@ -42,6 +44,8 @@ def test_it_goes_back_without_an_attempt_and_keeps_nobody_waiting(
     assert {task.attempts for task in tasks} == {0}
     since = [raw.hget(keys.queue("uk").task(task.id), "unknown_since") for task in tasks]
     assert all(since)
+    with pytest.raises(TaskTimeout, match=r"workers of queue 'uk' hand it back, as they do not know its job 'Nope' or"):
+        tasks[0].result(timeout=0)
 
 
 def scheduled(task: Any) -> Any:

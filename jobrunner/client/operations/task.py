@@ -19,6 +19,7 @@ from jobrunner.codec import decode
 from jobrunner.encryption.cipher import PayloadEncryption, is_protected_result
 from jobrunner.encryption.envelope import is_stored
 from jobrunner.errors import InvalidName, NotEncrypted, TaskCancelled, TaskFailed, TaskGone, TaskTimeout
+from jobrunner.formatting import cut, instant
 from jobrunner.retry import seconds
 from jobrunner.settings import Duration
 from jobrunner.task import TaskState
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from jobrunner.task_record import TaskRecord
 
 _RECHECK_S = 2.0
+_ERROR_WIDTH = 200
 _QUEUES_TRIED = 5
 KEEP_CANCELLED_MS = 60_000
 """How long a cancelled task stays readable."""
@@ -100,7 +102,18 @@ def read(at: TaskRef, *, awaited: bool = False) -> "Operation[TaskRecord]":
 def _meanwhile(record: "TaskRecord") -> str:
     if record.state is TaskState.WAITING:
         return f"no worker has taken it from queue {record.queue!r}: `jobrunner doctor` says why, or ask again later"
-    return "it goes on, ask again later"
+    if record.state is not TaskState.SCHEDULED or record.when is None:
+        return "it goes on, ask again later"
+    if record.fields.get("unknown_since"):
+        return (
+            f"workers of queue {record.queue!r} hand it back, as they do not know its job {record.type!r} or cannot "
+            "read its payload: `jobrunner doctor` says why, or ask again later"
+        )
+    due = f"is due at {instant(record.when)}; ask again later"
+    if record.retry_count and record.error:
+        why = cut(record.error.splitlines()[0], _ERROR_WIDTH)
+        return f"attempt {record.attempts} failed with {why}, and the next {due}"
+    return f"it {due}"
 
 
 def wait_for_result(at: TaskRef, timeout: Duration | None) -> Operation[Any]:

@@ -178,6 +178,19 @@ def test_result_gives_up_after_its_timeout_and_the_task_goes_on(current: Client)
     assert task.state is TaskState.WAITING
 
 
+def test_the_error_of_a_wait_says_what_a_scheduled_task_waits_for(current: Client) -> None:
+    """A first job that raises looked like a hang: "it goes on"."""
+    task = add.enqueue(1)
+    current.queue("sums").reserve()[0].rollback(delay=3600, error="ValueError: no number\n  File 'sums.py'")
+    failed = r"scheduled after 0 s; attempt 1 failed with ValueError: no number, and the next is due at 20\d\d-.* UTC;"
+    with pytest.raises(TaskTimeout, match=failed):
+        task.result(timeout=0)
+
+    later = add.using(in_=3600).enqueue(2)
+    with pytest.raises(TaskTimeout, match=r"scheduled after 0 s; it is due at 20\d\d-\d\d-\d\d .* UTC; ask again"):
+        later.result(timeout=0)
+
+
 def test_a_closed_client_refuses_further_use(client: Client) -> None:
     client.queues()
     client.close()
