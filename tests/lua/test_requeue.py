@@ -59,7 +59,7 @@ def test_attempts_start_anew_and_the_total_goes_on(mail, clock):
 
 def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     bury(mail, "a", expires_in_ms=50)
-    mail.raw.hset(mail.keys.task("a"), mapping={"unknown_since": "1", "suspect": "1", "expiries": "1"})
+    mail.raw.hset(mail.keys.task("a"), mapping={"unknown_since": "1", "suspect": "1", "expiries": "1", "hops": "5"})
     mail.wakes()
     clock.advance(1000)
 
@@ -71,7 +71,7 @@ def test_a_dead_task_waits_again_as_if_it_were_new(mail, clock):
     assert found["retry_count"] == b"0"
     assert found["error"] == b"boom", "why it died may be asked until it fails again"
     assert found["expires_in_ms"] == b"never", "someone asked for it now, however long ago it was enqueued"
-    assert not {"died_at", "expiries", "cancel_requested", "unknown_since", "suspect", "group"} & found.keys()
+    assert not {"died_at", "expiries", "cancel_requested", "unknown_since", "suspect", "group", "hops"} & found.keys()
     assert mail.totals()["requeued"] == 1
     assert mail.wakes()
     (attempt,) = mail.reserve()

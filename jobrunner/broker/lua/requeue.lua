@@ -1,7 +1,7 @@
 local waiting, scheduled, dead, counters, arrival, wake = unpack(KEYS)
 local now_ms, tasks, start_ms, step_ms, changed = unpack(ARGV, 1, 5)
--- requeue: dead → waiting, behind all waiting tasks, with its counts at zero; or → scheduled, one after the other.
--- total_attempts goes on.
+-- requeue: dead → waiting, behind all waiting tasks, with its counts at zero, that of moves too; or → scheduled, one
+-- after the other. total_attempts goes on.
 -- KEYS  waiting, scheduled, dead: zsets · counters: hash · arrival: string · wake: zset
 -- ARGV  now_ms: Unix ms or '' · tasks: prefix of the task hashes · start_ms: from now to when the first is due ·
 --       step_ms: from one to the next · changed: how many of the following words are field, value, ... to set ·
@@ -24,7 +24,7 @@ local function requeue_one(id)
     return 'gone'
   end
   -- First, as it frees: see lib/commands.lua.
-  redis.call('HDEL', key, 'died_at', 'expiries', 'suspect', 'cancel_requested', 'unknown_since', 'group')
+  redis.call('HDEL', key, 'died_at', 'expiries', 'suspect', 'cancel_requested', 'unknown_since', 'group', 'hops')
   local set, score, place = position_for(waiting, scheduled, arrival, task[2], due, now)
   redis.call('HSET', key, 'retry_count', 0, 'place', place, 'expires_in_ms', 'never', 'more', 1,
     'total_attempts', (number(task[5]) or 0) + (number(task[4]) or 0), unpack(ARGV, 6, first - 1))
