@@ -1,5 +1,8 @@
 """The end of a worker's work: detecting that its queues are empty, and stopping without losing tasks that it holds."""
 
+from collections.abc import Collection, Mapping
+from itertools import chain
+
 from jobrunner.attempt import Attempt
 from jobrunner.broker.broker import run_each_or_errors
 from jobrunner.broker.calls import flows
@@ -24,46 +27,65 @@ _log = SafeLogger("jobrunner.worker")
 
 
 class EmptyQueues:
-    """Detects that a worker with `burst` or `drain` is done. It asks the server only while no task is in hand, at
-    growing intervals."""
+    """Detects that a worker with `burst` or `drain` is done. It asks the server only while nothing is in hand but items
+    that wait for capacity, at growing intervals.
+
+    It waits neither for tasks in a paused queue nor for items that only a paused queue holds up, as these may never
+    have room."""
 
     def __init__(self, parts: WorkerParts, until: RunUntil) -> None:
         self._parts = parts
         self._until = until
         self._paused: dict[str, int] = {}
         """How many tasks are in each paused queue; the worker does not wait for them."""
+        self._held_up: dict[str, int] = {}
+        """How many are in each queue whose items in hand wait for capacity of a paused queue, directly or not."""
         self.pause_s = _FIRST_PAUSE_S
         """How long to wait before the next call of `are_reached`."""
 
     def are_reached(self) -> bool:
         """Whether no work is left. Otherwise it makes the fetch loop poll its queues at once."""
         parts = self._parts
-        finished = parts.fetcher.finished_total
-        if parts.in_hand:
+        finished, held = parts.fetcher.finished_total, parts.fetcher.reporting.backpressure.held
+        in_hand = sum(count for count, _ in held.values())
+        if parts.in_hand != in_hand:
             self.pause_s = _FIRST_PAUSE_S
             return False
         self.pause_s = min(self.pause_s * 1.5, _LONGEST_PAUSE_S)
         try:
-            left = self._count_left() or (self._pass_on_ends() and self._count_left())
-            if not left and parts.fetcher.finished_total == finished and not parts.in_hand:
-                for name, waiting in self._paused.items():
-                    _log.warning("the worker ends while tasks wait in a paused queue", queue=name, waiting=waiting)
+            targets = {queue: to for queue, (_, to) in held.items()}
+            left = self._count_left(targets) or (self._pass_on_ends() and self._count_left(targets))
+            if not left and parts.fetcher.finished_total == finished and parts.in_hand == in_hand:
+                self._warn()
                 return True  # otherwise a task came and ended meanwhile, and its flow may go on
         except ServerError:
             return False
         parts.fetcher.fetch_now()
         return False
 
-    def _count_left(self) -> int:
+    def _warn(self) -> None:
+        for name, waiting in self._paused.items():
+            _log.warning("the worker ends while tasks wait in a paused queue", queue=name, waiting=waiting)
+        for name, waiting in self._held_up.items():
+            _log.warning("the worker ends while items wait for capacity of a paused queue", queue=name, waiting=waiting)
+
+    def _count_left(self, held: Mapping[str, Collection[str]]) -> int:
+        """Counts what this worker waits for; `held`: the queues of the items that wait for capacity, and their
+        targets."""
         parts, run_many, keys = self._parts, self._parts.tasks.broker.run_many, self._parts.tasks.keys
-        counted = run_many([queue_calls.counts(keys.queue(name)) for name in parts.all_queues])
-        self._paused = {
-            name: found.waiting
-            for name, found in zip(parts.all_queues, counted, strict=True) if found.paused and found.waiting
-        }  # fmt: skip
-        left: int = sum((0 if found.paused else found.waiting) + found.pending for found in counted)
+        names = [*dict.fromkeys([*parts.all_queues, *chain.from_iterable(held.values())])]
+        counted = run_many([queue_calls.counts(keys.queue(name)) for name in names])
+        found = dict(zip(names, counted, strict=True))
+        waits = _held_up(held, {name for name, one in found.items() if one.paused})
+        own = {name: found[name] for name in parts.all_queues}
+        self._paused = {name: one.waiting for name, one in own.items() if one.paused and one.waiting}
+        self._held_up = {name: found[name].waiting + found[name].pending for name in waits}
+        left: int = sum(
+            (0 if one.paused or name in waits else one.waiting) + (0 if name in waits else one.pending)
+            for name, one in own.items()
+        )
         if self._until is RunUntil.DRAINED:
-            left += sum(found.scheduled for found in counted)
+            left += sum(one.scheduled for one in own.values())
         others = [keys.queue(name) for name in parts.all_queues if name not in parts.drivers.shards.weights]
         if left and others:  # do not wait for batches of other workers: their driver may be down for days
             now_ms = self._now_ms()
@@ -85,6 +107,15 @@ class EmptyQueues:
         broker = self._parts.tasks.broker
         set_to = broker.now_ms()
         return float(set_to) if set_to else broker.run(server_time())
+
+
+def _held_up(held: Mapping[str, Collection[str]], paused: Collection[str]) -> list[str]:
+    """The queues of items that wait for capacity of paused queues only, or of queues that do."""
+    found: list[str] = []
+    while new := [queue for queue, targets in held.items()
+                  if queue not in found and all(to in paused or to in found for to in targets)]:  # fmt: skip
+        found += new
+    return found
 
 
 class Shutdown:

@@ -110,10 +110,10 @@ class Worker:
 
     def run(self, *, burst: bool = False, drain: bool = False) -> WorkerSummary:
         """Works in the calling thread until stopped. With `burst`, until nothing is waiting or pending in its queues,
-        but for what waits in a paused one; with `drain`, until nothing is scheduled either. Raises UsageError when it
-        ran before, DriverFailed when a driver cannot go on, WorkerBroken when a job took away what it works with,
-        NewerFormat when a newer version took the prefix over, InvalidOption when `max_memory` is too little to
-        begin."""
+        but for what waits in a paused one or for its capacity; with `drain`, until nothing is scheduled either. Raises
+        UsageError when it ran before, DriverFailed when a driver cannot go on, WorkerBroken when a job took away what
+        it works with, NewerFormat when a newer version took the prefix over, InvalidOption when `max_memory` is too
+        little to begin."""
         began = monotonic()
         self._check_new()
         self._recycling.check()
@@ -308,6 +308,8 @@ class Worker:
         while self._goes_on(parts):
             self._state.wait(empty.pause_s)
             if empty.are_reached():
+                if parts.in_hand:  # items that wait for capacity of a paused queue: they need no grace
+                    self.stop(0.0)
                 return
 
     def _goes_on(self, parts: WorkerParts) -> bool:

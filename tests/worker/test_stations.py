@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from jobrunner import Client
 from jobrunner.attempt import Attempt
@@ -223,6 +224,30 @@ def test_what_waits_for_room_is_handed_back_when_the_grace_is_over(current: Clie
     assert sorted([*raw.ids("waiting"), *moved]) == ids
     assert raw.counts()["pending"] == 0
     assert {record.retry_count for record in raw.tasks("waiting")} == {0}
+
+
+def test_burst_does_not_wait_for_capacity_of_a_paused_queue(current: Client, station: Any, run: Any) -> None:
+    """It never ended: items in hand waited for a queue that nobody takes from, and others behind them."""
+    for name, to in (("x", "a"), ("a", "b"), ("b", "c")):
+        station(f"stuck/{name}", lambda attempt, to=to: Moved(queue=f"stuck/{to}"))
+    queues = {name: current.queue(f"stuck/{name}") for name in "xabc"}
+    queues["a"].configure(max_size=3)
+    queues["c"].configure(max_size=2)
+    queues["c"].pause()
+    ids = queues["b"].push_many(range(5))
+    with structlog.testing.capture_logs() as logged:
+        assert run(queues=["stuck/b"], concurrency=2).released
+    said = [line["queue"] for line in logged if line["event"].startswith("the worker ends while items wait")]
+    assert said == ["stuck/b"]
+    assert sorted(queues["b"].ids("waiting") + queues["c"].ids("waiting")) == ids
+
+    queues["c"].resume()
+    queues["b"].configure(max_size=1)
+    queues["b"].pause()
+    ids += queues["x"].push_many(range(9))
+    run(queues=["stuck/x", "stuck/a"], concurrency=2)
+    assert sorted(one for queue in queues.values() for one in queue.ids("waiting")) == sorted(ids)
+    assert {record.retry_count for queue in queues.values() for record in queue.tasks("waiting")} == {0}
 
 
 def test_a_station_in_child_processes_moves_its_items_on(current: Client, run: Any) -> None:

@@ -60,6 +60,15 @@ class Backpressure:
     def __len__(self) -> int:
         return sum(len(held.reports) for held in list(self._held_up.values()))  # a copy: any thread may ask
 
+    @property
+    def held(self) -> dict[str, tuple[int, frozenset[str]]]:
+        """The number of waiting reports of each queue, and their targets. Any thread may ask."""
+        found = {queue: list(held.reports) for queue, held in list(self._held_up.items())}
+        return {
+            queue: (len(reports), frozenset[str]().union(*(targets_of(outcome) for _, outcome in reports)))
+            for queue, reports in found.items() if reports
+        }  # fmt: skip
+
     def keep(self, report: Report) -> None:
         """Keeps a report that the server refused because the target is full."""
         attempt, outcome = report
