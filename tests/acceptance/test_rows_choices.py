@@ -236,3 +236,67 @@ def test_a_tick_of_a_periodic_job_is_one_task_and_missed_ticks_become_one(client
             worker.stop(grace=5)
         forget()
     assert len(ran) == 1
+
+
+def test_priority_decides_about_retries_and_ended_leases_too(queue: Queue, clock: Clock) -> None:
+    """Stated choice 3: a retry of a higher priority goes before what waits, and behind its own kind."""
+    queue.push("high", priority=2)
+    (lease,) = queue.reserve()
+    queue.push_many([Item("low", priority=0), Item("usual"), Item("high too", priority=2)])
+    lease.rollback(delay=0)
+    assert names(queue.reserve(4, keepalive=1)) == ["high too", "high", "usual", "low"]
+    clock.advance(1001)
+    queue.push("last high", priority=2)
+    assert names(queue.reserve(5)) == ["high too", "high", "last high", "usual", "low"]
+
+
+def test_a_hint_that_no_worker_gets_delays_a_task_by_a_poll(client: Client, raw: redis.Redis, keys: Keys) -> None:
+    """Stated choice 6: hints are hints, polling is the guarantee. The task is there, and no hint comes."""
+    ran: list[str] = []
+
+    @job(name="choices.unhinted", queue="unhinted")
+    def unhinted() -> None:
+        ran.append("ran")
+
+    use(client)
+    client.queue("unhinted").pause()
+    worker = Worker(queues=["unhinted"], client=client, poll=0.3)
+    try:
+        worker.start()
+        unhinted.enqueue()
+        wait_for(lambda: not raw.exists(keys.queue("unhinted").wake))
+        raw.hdel(keys.queue("unhinted").settings, "paused")
+        wait_for(lambda: ran, timeout_s=20)
+    finally:
+        worker.stop(grace=5)
+        forget()
+
+
+def test_what_is_given_back_without_a_delay_is_there_for_the_next_reserve_behind_what_came_before(
+    client: Client, clock: Clock
+) -> None:
+    """Amendment: rollback(delay=0) and move(delay=0)."""
+    clock.set()
+    one, two = client.queue("p/one"), client.queue("p/two")
+    one.push_many(["a", "b"])
+    first, second = one.reserve(2)
+    one.push("c")
+    first.rollback(delay=0)
+    one.push("d")
+    assert names(one.reserve(9)) == ["c", "a", "d"]
+    two.push("x")
+    second.move("p/two", delay=0)
+    two.push("y")
+    assert names(two.reserve(9)) == ["x", "b", "y"]
+
+
+def test_one_lease_for_a_key_keeps_its_order_over_a_crash_and_not_over_a_failure(queue: Queue, clock: Clock) -> None:
+    """Amendment, order per key: as decision 5 has it."""
+    queue.configure(max_inflight_per_partition=1)
+    queue.push_many([Item("a1", partition="a"), Item("a2", partition="a"), Item("b1", partition="b")])
+    assert sorted(names(queue.reserve(9, keepalive=1))) == ["a1", "b1"]
+    clock.advance(1001)
+    leases = queue.reserve(9)
+    assert sorted(names(leases)) == ["a1", "b1"]
+    leases[names(leases).index("a1")].rollback(delay=5)
+    assert names(queue.reserve(9)) == ["a2"]

@@ -99,11 +99,32 @@ def test_every_row_that_is_not_met_as_written_has_its_reason() -> None:
     assert not silent, f"{silent}: say in decision 5 what is done instead, and why"
 
 
-def test_every_promised_row_is_named_by_a_test() -> None:
-    proofs = set[str]()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for name, docstring in source(path).functions:
-            if name.startswith("test_"):
-                proofs.update(re.findall(r"[A-Z]+-\d+", docstring))
-    unproved = [row for row in ROWS if row not in proofs]
-    assert not unproved, f"{unproved}: name the row in the docstring of the test that proves it"
+TABLE = (ROOT / "tests" / "requirements.md").read_text("utf-8")
+
+
+def _ids(text: str) -> list[str]:
+    """The ids of "KEU-01 to KEU-03, KEU-07"."""
+    found: list[str] = []
+    for first, last in re.findall(r"([A-Z]+-\d+)(?: to ([A-Z]+-\d+))?", text):
+        (kind, low), high = first.split("-"), (last or first).split("-")[1]
+        found += [f"{kind}-{n:0{len(low)}}" for n in range(int(low), int(high) + 1)]
+    return found
+
+
+def test_the_table_of_requirements_has_each_row_once_beside_the_file_that_proves_it() -> None:
+    told: list[str] = []
+    for words, _, file in re.findall(r"^\| ([A-Z]+-\d.*?) \| (.*) \| (?:`(.+)`)? ?\|$", TABLE, flags=re.MULTILINE):
+        told += _ids(words)
+        named = {one for name, doc in (source(ROOT / file).functions if file else ()) if name.startswith("test_")
+                 for one in re.findall(r"[A-Z]+-\d+", doc)}  # fmt: skip
+        unproved = [row for row in _ids(words) if file and row not in named]
+        assert not unproved, f"{unproved}: name the row in the docstring of the test in {file} that proves it"
+        assert file or set(_ids(words)) == set(NOT_AS_WRITTEN)
+    assert sorted(told) == sorted([*ROWS, *NOT_AS_WRITTEN]), "tests/requirements.md has other rows"
+
+
+def test_each_test_that_the_table_of_requirements_names_exists() -> None:
+    named = re.findall(r"`(tests/\S+?\.py)::(\w+)`", TABLE)
+    assert len(named) == 16
+    missing = [f"{file}::{test}" for file, test in named if test not in dict(source(ROOT / file).functions)]
+    assert not missing, f"{missing}: write in tests/requirements.md which test proves it now"
