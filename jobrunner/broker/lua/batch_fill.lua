@@ -54,7 +54,7 @@ end
 
 local free = config.max_inflight < math.huge and config.max_inflight - redis.call('ZCARD', pending) or math.huge
 local taken, is_cut_short, lifts = hand_out_tasks(config, math.min(count, config.at_most, free), hand_out, now, true)
-is_cut_short = is_cut_short or taken < count and (number(next_event(config, lifts)) or math.huge) <= now
+is_cut_short = is_cut_short or taken < count and soonest_event(config, lifts) <= now
 if taken == 0 then
   if not is_new then redis.call('HSET', batch, 'turn', turn) end
   return {tonumber(had), read.ends or '', is_cut_short and 1 or 0}

@@ -40,4 +40,5 @@ end
 
 local taken, is_cut_short, lifts = hand_out_tasks(config, math.min(count, config.at_most), take_out, now, false)
 if redis.call('ZCARD', waiting) > 0 then notify_worker(wake) end
-return (taken > 0 or not (is_cut_short or (number(next_event(config, lifts)) or math.huge) <= now)) and reply
+if taken == 0 and (is_cut_short or soonest_event(config, lifts) <= now) then return false end
+return reply

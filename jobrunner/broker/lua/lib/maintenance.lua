@@ -88,11 +88,16 @@ local function maintain(now, wanted)
   return config, moved
 end
 
--- The time of the queue's next maintenance or of the end of a limit (`lifts`), Unix ms; '' when neither is foreseen.
--- `config.foreseen` stays true until something is moved.
-local function next_event(config, lifts)
+-- The time of the queue's next maintenance or of the end of a limit (`lifts`), Unix ms; infinite when neither is
+-- foreseen. `config.foreseen` stays true until something is moved.
+local function soonest_event(config, lifts)
   local soonest = config.foreseen
     or math.min(first_score(scheduled), first_score(pending), first_score(dead) + config.dead_ttl)
-  soonest = math.min(soonest, lifts or math.huge)
+  return math.min(soonest, lifts or math.huge)
+end
+
+-- The same for a reply; '' when neither is foreseen.
+local function next_event(config, lifts)
+  local soonest = soonest_event(config, lifts)
   return soonest < math.huge and exact(soonest) or ''
 end
