@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.call import in_slices
@@ -19,25 +18,21 @@ from jobrunner.broker.keys import Keys
 from jobrunner.broker.resp import Arg
 from jobrunner.client.encryption import encrypted_task
 from jobrunner.client.operations.operation import Operation, ask, run_together
-from jobrunner.client.periodic_state import bring_state
-from jobrunner.clock import from_ms, monotonic
+from jobrunner.clock import monotonic
+from jobrunner.coordinator.periodic_jobs import LastTicks, PeriodicDefinitions, unix_ms_of
 from jobrunner.coordinator.put_aside import ErrorsPutAside
 from jobrunner.due_ticks import GRACE, due_ticks, first_tick, jittered, last_tick_at
 from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NO_ANSWER
 from jobrunner.logs import SafeLogger
-from jobrunner.periodic import KNOWN_FOR_MS, PeriodicDefinition, read_added, read_definition
+from jobrunner.periodic import PeriodicDefinition
 from jobrunner.schedule import Schedule
 
-_READ_EVERY_S = 30.0
 _REFUSED_PAUSE_S = 5.0
 _AT_ONCE = 100
 """Jobs whose states are read, or whose ticks are fired, in one round trip: one for each would take a leader with
 thousands of jobs and a far server minutes, in which it recovers no leases."""
 _AFTER_DISPUTE = timedelta(seconds=0.1)
-_REMEMBERED_MS = 7 * 86_400_000.0
-_STATE_KEPT_MS = 400 * 86_400_000
-"""Of a job that is forgotten. A yearly job that is deployed again within it continues from its last tick."""
 _SETTLED = ("fired", "skipped", "disabled")
 """Results of a tick after which it is final."""
 LateTick = tuple[str, str, float]
@@ -45,81 +40,8 @@ LateTick = tuple[str, str, float]
 _log = SafeLogger("jobrunner.periodic")
 
 
-class _LastTick(NamedTuple):
-    """The last tick of a job as the server stores it, Unix ms, and the digest of its schedule; empty before the first
-    one. `due_at`: the next tick, once this leader has computed it."""
-
-    stored: str
-    at: datetime | None
-    schedule: str
-    due_at: datetime | None = None
-
-
-class _LastTicks:
-    """The last tick of each job: read from the server once, and kept while this worker leads."""
-
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self._known: dict[str, _LastTick] = {}
-
-    def clear(self) -> None:
-        """Forgets all jobs: the ticks may be stale."""
-        self._known.clear()
-
-    def forget(self, name: str) -> None:
-        """Forgets one job."""
-        self._known.pop(name, None)
-
-    def of(self, definition: PeriodicDefinition) -> Operation[_LastTick]:
-        """The last tick of a job."""
-        known = self._known.get(definition.state)
-        if known is None:
-            yield from bring_state(self._keys, definition.state, definition.queue)
-            keys = self._keys.queue(definition.queue)
-            _, state = yield [
-                leader_calls.keep_periodic_state(keys, definition.state),
-                leader_calls.periodic_state(keys, definition.state),
-            ]
-            stored, schedule = _whole(state.get("last", b"")), state.get("schedule", b"").decode(errors="replace")
-            if stored and not schedule:  # of a version that did not note it
-                schedule = definition.schedule_digest
-                yield [leader_calls.adopt_schedule(keys, definition.state, schedule)]
-            at = from_ms(float(stored)) if stored else None
-            known = self._known[definition.state] = _LastTick(stored, at, schedule)
-        return known
-
-    def settled(self, definition: PeriodicDefinition, tick: datetime) -> None:
-        """This tick is the last one now, as the server has noted."""
-        self._known[definition.state] = _LastTick(str(_ms(tick)), tick, definition.schedule_digest)
-
-    def next_is(self, name: str, due_at: datetime) -> None:
-        """The tick behind the last one is due then."""
-        self._known[name] = self._known[name]._replace(due_at=due_at)
-
-    def start(self, definition: PeriodicDefinition, now: datetime) -> Operation[None]:
-        """Has the server note when a job without a tick was seen first."""
-        keys = self._keys.queue(definition.queue)
-        yield [
-            leader_calls.start_periodic(keys, definition.state, _ms(now)),
-            leader_calls.adopt_schedule(keys, definition.state, definition.schedule_digest),
-        ]
-        self.forget(definition.state)
-
-    def anchor(
-        self, definition: PeriodicDefinition, to: datetime, epoch: int, longest_ahead: timedelta | None = None
-    ) -> Operation[bool]:  # fmt: skip
-        """The ticks go on from `to`; returns whether this leader had them do so."""
-        expected = self._known.pop(definition.state).stored
-        anchoring = leader_calls.anchor(
-            self._keys.queue(definition.queue), definition.state, expected=expected, to_ms=_ms(to), epoch=epoch,
-            ahead_ms=None if longest_ahead is None else round(longest_ahead.total_seconds() * 1000),
-            schedule=definition.schedule_digest,
-        )  # fmt: skip
-        return (yield from ask(anchoring)) == "anchored"
-
-
 class PeriodicTicks:
-    """A task of the leader. Reads the published definitions when they change, and sleeps until the next tick.
+    """A task of the leader. Fires the ticks of the known definitions, and sleeps until the next tick.
 
     `late` is called with how late each tick was fired. `leader_ttl`: seconds after which another worker leads when the
     leader dies; a tick that is no later than that, and ten seconds, was not missed.
@@ -134,35 +56,32 @@ class PeriodicTicks:
         self._encryption = encryption
         self._late = late
         self._grace = GRACE + timedelta(seconds=leader_ttl)
-        self._definitions: dict[str, PeriodicDefinition] = {}
-        self._last = _LastTicks(keys)
-        self._read_at = -_READ_EVERY_S
-        self._complained: set[str] = set()
+        self._last = LastTicks(keys)
+        self._definitions = PeriodicDefinitions(broker, keys, self._last)
         self.progressed_at = -math.inf
         """When a job was last handled (monotonic clock): tells a long turn from one that hangs."""
 
     @property
     def queues(self) -> frozenset[str]:
         """The queues that periodic jobs run on."""
-        return frozenset(one.queue for one in self._definitions.values())
+        return frozenset(one.queue for one in self._definitions.all())
 
     def forget(self) -> None:
         """Called when leadership begins: earlier results may be stale."""
         self._last.clear()
-        self._complained.clear()
-        self._read_at = -_READ_EVERY_S
+        self._definitions.forget()
 
     def reread(self) -> None:
         """Called when a definition was changed or added."""
-        self._read_at = -_READ_EVERY_S
+        self._definitions.reread()
 
     def step(self, epoch: int, now: datetime) -> float:
         """Fires what is due at `now` by the server's clock; returns the seconds to the next tick or reading. Raises
         ServerUnavailable and OutcomeUnknown, of one node of a cluster after the jobs on the others."""
-        if monotonic() - self._read_at >= _READ_EVERY_S:
-            self._read_definitions(_ms(now))
-        pause, errors = _READ_EVERY_S - (monotonic() - self._read_at), ErrorsPutAside(self._broker)
-        for some in in_slices([*self._definitions.values()], _AT_ONCE):
+        if self._definitions.until_read_s <= 0:
+            self._definitions.read(unix_ms_of(now))
+        pause, errors = self._definitions.until_read_s, ErrorsPutAside(self._broker)
+        for some in in_slices(self._definitions.all(), _AT_ONCE):
             for found in run_together(self._broker, [self._look_after(one, epoch, now) for one in some]):
                 if isinstance(found, Exception):
                     errors.put(found)
@@ -179,63 +98,9 @@ class PeriodicTicks:
         except NO_ANSWER:
             raise
         except Exception as error:
-            self._complain(definition.name, f"{type(error).__name__}: {error}")
+            self._definitions.complain(definition.name, f"{type(error).__name__}: {error}")
             self._last.forget(definition.state)
             return _REFUSED_PAUSE_S
-
-    def _read_definitions(self, now_ms: float) -> None:
-        published, added = self._broker.run_many(
-            [leader_calls.periodics(self._keys), leader_calls.added_periodics(self._keys)]
-        )
-        seen = self._broker.run(leader_calls.periodics_seen(self._keys)) if published else {}
-        before, self._definitions = self._definitions, {}
-        for name, raw in published.items():
-            unseen_ms = now_ms - seen.get(name, 0.0)
-            if unseen_ms > _REMEMBERED_MS:
-                self._broker.run_many(leader_calls.forget_periodic(self._keys, name))
-                self._leave(name, raw)
-            if unseen_ms > KNOWN_FOR_MS:
-                continue  # no worker could run it; catch_up decides when one is back
-            self._take(name, read_definition(raw), before.get(name))
-        for name, raw in added.items():
-            if name in published:
-                self._complain(name, "it was added at run time, and a job of this name is declared; add it by another")
-            else:
-                self._take(name, read_added(raw), before.get(name))
-        self._read_at = monotonic()
-
-    def _take(self, name: str, definition: PeriodicDefinition | None, before: PeriodicDefinition | None) -> None:
-        """Fires this definition from now on, in place of the one before."""
-        if definition is None:
-            self._complain(name, "its definition is damaged")
-            return
-        self._definitions[name] = definition
-        if before != definition:
-            self._last.forget(definition.state)
-        if before is not None and before.state == definition.state and before.schedule != definition.schedule:
-            self._tell_change(definition)
-
-    def _leave(self, name: str, raw: bytes) -> None:
-        """The state of a forgotten job expires, unless the job was disabled: it would run again."""
-        self._last.forget(name)
-        definition = read_definition(raw)
-        if definition is not None:
-            keys = self._keys.queue(definition.queue)
-            if "disabled" not in self._broker.run(leader_calls.periodic_state(keys, name)):
-                self._broker.run(leader_calls.end_periodic_state(keys, name, _STATE_KEPT_MS))
-                self._broker.run(leader_calls.drop_periodic_queue(self._keys, name))
-
-    def _tell_change(self, definition: PeriodicDefinition) -> None:
-        """A deploy or a program brought another schedule, or took it back."""
-        words = {"queue": definition.queue, "job": definition.name, "schedule": definition.parsed().describe()}
-        _log.info("the schedule of a periodic job is another one now", **words)
-        self._broker.run(events.note(self._keys, "periodic_changed", **words))
-
-    def _complain(self, name: str, reason: str) -> None:
-        """Once for each job while this worker leads."""
-        if name not in self._complained:
-            self._complained.add(name)
-            _log.error("a periodic job is not fired", job=name, reason=reason)
 
     def _fire_due(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> Operation[datetime]:
         """Fires the ticks of a job that are due; returns when the next one is, or when to look after the job again."""
@@ -299,7 +164,7 @@ class PeriodicTicks:
         self, definition: PeriodicDefinition, expected: str, tick: datetime, epoch: int, together: datetime
     ) -> Operation[str]:  # fmt: skip
         """Ticks up to `together` are caught up together: they do not keep each other out."""
-        tick_ms = _ms(tick)
+        tick_ms = unix_ms_of(tick)
         keys = self._keys.queue(definition.queue)
         task = definition.task(tick_id(definition.state, tick_ms, keys.tag), self._encryption)
         if self._encryption is not None:
@@ -317,7 +182,7 @@ class PeriodicTicks:
                 priority=1 if definition.priority is None else definition.priority,
                 overlap=definition.overlap,
                 schedule=definition.schedule_digest,
-                together_ms=_ms(together),
+                together_ms=unix_ms_of(together),
                 fields=[*fields, *task_options(task)],
             )
         )
@@ -332,11 +197,3 @@ def tick_id(name: str, tick_ms: int, tag: str) -> str:
     """The id of the task of one tick: the same whoever makes it."""
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
     return f"{tick_ms << 16:016x}{digest}-{tag}"
-
-
-def _ms(instant: datetime) -> int:
-    return round(instant.timestamp() * 1000)
-
-
-def _whole(raw: bytes) -> str:
-    return raw.decode() if raw.isdigit() else ""

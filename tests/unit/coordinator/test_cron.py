@@ -135,7 +135,7 @@ def test_a_tick_becomes_a_task_like_any_other(fire: PeriodicTicks, town: Town, r
 @pytest.fixture
 def read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Definitions are read at each turn."""
-    monkeypatch.setattr("jobrunner.coordinator.cron._READ_EVERY_S", 0.0)
+    monkeypatch.setattr("jobrunner.coordinator.periodic_jobs._READ_EVERY_S", 0.0)
 
 
 DAY_S = 86_400
