@@ -4,7 +4,7 @@ An accepted report is final, and later work does not change it: so a busy worker
 server handles the next reports.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jobrunner.attempt import Attempt
@@ -292,15 +292,11 @@ class Reporting:
             else:
                 over.append(report[0])
         if over:
-            self._wake(call.targets)
+            for queue in call.targets:  # they got items from this worker, which waits for no hint
+                self._parts.rotation.wake(queue)
         self._leases.drop(over)
         self.after_report.take(call, verdicts)
         return changed
-
-    def _wake(self, queues: Iterable[str]) -> None:
-        """Wakes queues that got items from this worker, without waiting for the hint."""
-        for queue in queues:
-            self._parts.rotation.wake(queue)
 
 
 def _ended_in_flows(keys: Keys, call: ReportCall, verdicts: list[str]) -> list[Ended]:
