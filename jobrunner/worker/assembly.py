@@ -177,7 +177,7 @@ class Assembly:
             tasks, self._complaints, max_tasks=self._exact_tasks, isolates=settings.executor != "processes"
         )
         rotation = tasks.rotation
-        coordinator = self._coordinator(rotation.queues, lambda: rotation.polled if fetcher.reserves else ())
+        coordinator = self._coordinator(rotation.queues, lambda: rotation.polled if fetcher.wants_tasks else ())
         identity = self._identity(queues)
         monitor = SlotMonitor(self._broker, self._keys, list(fetched), settings.concurrency, settings.heartbeat)
 

@@ -4,10 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
-from jobrunner.broker.call import Call
-from jobrunner.broker.calls.queues import probe
 from jobrunner.clock import monotonic, perf_counter
 from jobrunner.errors import NO_ANSWER, JobrunnerError, OutcomeUnknown
 from jobrunner.loop import Complaints, Loop
@@ -15,7 +11,7 @@ from jobrunner.worker.fetch.intake import Intake, TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reporting import Reporting
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers
-from jobrunner.worker.fetch.turn import FetchTurn, LostReplies, UnreadReservation, UnreadReservations, reserve
+from jobrunner.worker.fetch.turn import FetchTurn, LostReplies, Reserves
 from jobrunner.worker.fetch.wakeups import Wakeups
 from jobrunner.worker.shards import ServedShards
 
@@ -44,10 +40,10 @@ class Fetcher:
         self.reporting = Reporting(parts)
         self._intake = Intake(parts, self.reporting.backpressure, isolates=isolates)
         self._quarantine = self._intake.quarantine
-        self._numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
-        self.wakeups = Wakeups(parts, self._intake, self.reporting, self._numbers, self._wanted)
-        self._unread = UnreadReservations()
         self._lost = LostReplies(parts.broker, parts.keys)
+        numbers = LeaseNumbers(parts.worker_id, parts.leases.took)
+        self._reserves = Reserves(parts, self._intake, numbers, self._lost, self._may_reserve)
+        self.wakeups = Wakeups(parts, self._intake, self.reporting, numbers, self._wanted)
         self._max_tasks = max_tasks
         if parts.shards is not None:
             parts.shards.on_change = self.fetch_now
@@ -68,7 +64,7 @@ class Fetcher:
     @property
     def in_hand(self) -> int:
         """Attempts reserved and not yet reported, and ends that were not yet passed on to their flows."""
-        return self._prefetch.in_hand + self._unread.tasks + len(self.wakeups) + len(self.reporting)
+        return self._prefetch.in_hand + self._reserves.unread_tasks + len(self.wakeups) + len(self.reporting)
 
     @property
     def finished_total(self) -> int:
@@ -95,11 +91,11 @@ class Fetcher:
         """One turn; returns the seconds to the next, which a wake-up or a finished task cuts short. Raises when the
         server answers nothing, or every call with an error. An error beside answers is only logged: no queue waits
         because a key of another is damaged."""
-        turn = FetchTurn(self._may_reserve)
+        turn = FetchTurn(self._may_reserve())
         if self._parts.shards is not None and self._parts.shards.has_changed:
             self._serve_more(self._parts.shards)
         if not turn.may_reserve:
-            self._take_unread(turn)
+            self._reserves.take_unread(turn)
             self._intake.give_back_unbegun()
         self.wakeups.take()
         if not self.reporting.collect():
@@ -110,7 +106,9 @@ class Fetcher:
         if turn.may_reserve:
             self._plan(turn)
         self._exchange(turn)
-        self._take_replies(turn)
+        if turn.replies:
+            self._reserves.take_replies(turn, turn.replies[len(turn.reports) :])
+            turn.refused = self.reporting.take_replies(turn.reports, turn.replies) or turn.refused
         self._lost.hand_back()
         self.quiet = not turn.may_reserve
         pause_s = self._pause()
@@ -144,12 +142,7 @@ class Fetcher:
 
     def _exchange(self, turn: FetchTurn) -> None:
         """The round trip of a turn: its reports, reserves and probes. Nothing is sent when there are none."""
-        keys = self._parts.keys
-        calls: list[Call[Any]] = [report.call for report in turn.reports]
-        for queue, share in turn.plan.shares.items():
-            turn.reserves += [reserve(keys, self._numbers, queue, count) for count in self._parts_of(share)]
-        calls += [replace(sent.call, read=_as_sent) for sent in turn.reserves]
-        calls += [probe(keys.queue(queue)) for queue in turn.plan.probed]
+        calls = [report.call for report in turn.reports] + self._reserves.calls(turn)
         try:
             if calls:
                 self._parts.broker.connect()
@@ -164,80 +157,34 @@ class Fetcher:
                 raise
             for report in turn.reports:
                 self.reporting.lost_answer(report)
-            for sent in turn.reserves:
-                self._lost.note(sent)
+            self._reserves.lose(turn)
             raise
         finally:
-            self._take_unread(turn)
-
-    def _parts_of(self, share: int) -> list[int]:
-        """A share as the counts of calls, of which each blocks the server."""
-        most = self._prefetch.batch_max
-        return [min(most, share - first) for first in range(0, share, most)]
+            self._reserves.take_unread(turn)
 
     def _catch_up(self, turn: FetchTurn) -> None:
         """Takes in what the exchange before brought. A busy worker does this while the server handles the next one."""
-        self._take_unread(turn)
+        self._reserves.take_unread(turn)
         self.reporting.after_report.note()
-
-    def _take_unread(self, turn: FetchTurn) -> None:
-        """Takes in the tasks that an earlier turn left unread."""
-        while self._unread:
-            try:
-                self._take_reservation(turn, self._unread.first())
-            finally:
-                self._unread.done()
-
-    def _take_reservation(self, turn: FetchTurn, one: UnreadReservation) -> None:
-        reply, sent = one.read(), one.sent
-        if isinstance(reply, JobrunnerError):
-            if isinstance(reply, OutcomeUnknown):  # of one node of a cluster, while others answered
-                self._lost.note(sent)
-            self._rotation.refused(sent.queue)
-            turn.refused = reply
-        else:
-            self._intake.take(sent.queue, sent.wanted, reply, one.asked_at, begins=self._may_reserve)
-
-    def _take_replies(self, turn: FetchTurn) -> None:
-        if not turn.replies:
-            return
-        found = iter(turn.replies[len(turn.reports) :])
-        reserved = [UnreadReservation(sent, next(found), turn.asked_at) for sent in turn.reserves]
-        count = sum(sent.wanted for sent in turn.reserves)
-        reads_later = all(one.is_full for one in reserved) and self._may_read_later(count)
-        for one in reserved:
-            if reads_later:
-                self._rotation.gave_all(one.sent.queue)
-                self._unread.keep(one)
-            else:
-                self._take_reservation(turn, one)
-        for queue in turn.plan.probed:
-            turn.refused = self._intake.take_probe(queue, next(found), turn.asked_at) or turn.refused
-        turn.refused = self.reporting.take_replies(turn.reports, turn.replies) or turn.refused
-
-    def _may_read_later(self, count: int) -> bool:
-        is_plain = self._capped is None and not self._quarantine.is_on
-        return is_plain and self._may_reserve and self._prefetch.runs_soon(count)
 
     def _is_well(self) -> bool:
         """Whether every queue takes reports, and answers that it asks for tasks. Those that do not, as on a node of a
         cluster that is away, rest for some turns, which have no error then."""
-        return not (self._rotation.has_refused and self.reserves) and not self.reporting.has_refused
+        return not (self._rotation.has_refused and self.wants_tasks) and not self.reporting.has_refused
 
     @property
-    def reserves(self) -> bool:
+    def wants_tasks(self) -> bool:
         """Whether it takes tasks when there are any: not while it rests or every slot has its task."""
         return self._wanted() > 0
 
-    @property
     def _may_reserve(self) -> bool:
         return self.reserving and not self.resting
 
     def _wanted(self) -> int:
         """How many to reserve now."""
-        if not self._may_reserve or self._quarantine.is_on or self._intake.lacks_keeper:
+        if not self._may_reserve() or self._quarantine.is_on or self._intake.lacks_keeper:
             return 0
-        coming = self._unread.tasks
+        coming = self._reserves.unread_tasks
         wanted = self._prefetch.wanted(self._executor.backlog, coming)
         if self._max_tasks:
             wanted = min(wanted, self._max_tasks - self.finished_total - self._prefetch.in_hand - coming)
@@ -273,7 +220,3 @@ class Fetcher:
         if pause_s > 0 and self._rotation.queues:
             self.wakeups.listen()
         return pause_s
-
-
-def _as_sent(reply: Any) -> Any:
-    return reply

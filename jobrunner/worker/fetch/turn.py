@@ -1,19 +1,24 @@
-"""One turn of the fetch loop, and reserves in flight: replied to but not read yet, or lost with the connection."""
+"""One turn of the fetch loop, and its reserves: sent, replied to but not read yet, or lost with the connection."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from jobrunner.broker.broker import Broker, run_each_or_errors
 from jobrunner.broker.call import Call, attempt_to_interpret
 from jobrunner.broker.calls import leases
 from jobrunner.broker.calls.leases import Reservation
+from jobrunner.broker.calls.queues import probe
 from jobrunner.broker.keys import Keys
 from jobrunner.clock import monotonic
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import JobrunnerError, OutcomeUnknown
 from jobrunner.logs import SafeLogger
+from jobrunner.worker.fetch.intake import Intake, TaskParts
+from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import LeaseNumbers, ReservePlan
 from jobrunner.worker.fetch.waiting_reports import takes_no_writes
 from jobrunner.worker.report.report_calls import ReportCall
@@ -69,7 +74,7 @@ class FetchTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadReservation:
+class _UnreadReservation:
     """The uninterpreted reply to a reserve, or the error with which the server refused it."""
 
     sent: SentReserve
@@ -86,34 +91,6 @@ class UnreadReservation:
         if isinstance(self.reply, JobrunnerError):
             return self.reply
         return attempt_to_interpret(self.sent.call, self.reply)
-
-
-class UnreadReservations:
-    """Full replies of the last exchange, read while the server handles the next exchange. `tasks` counts their tasks.
-
-    The fetch loop takes about a millisecond to read a reply of 500 tasks and hand them to the executor, in which the
-    server would be idle. So a worker that is busy with short tasks sends its next exchange first.
-    """
-
-    def __init__(self) -> None:
-        self._kept: deque[UnreadReservation] = deque()
-        self.tasks = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
-    def keep(self, one: UnreadReservation) -> None:
-        """Keeps a reply until `done`."""
-        self._kept.append(one)
-        self.tasks += one.sent.wanted
-
-    def first(self) -> UnreadReservation:
-        """The oldest reply. Its tasks count until `done`."""
-        return self._kept[0]
-
-    def done(self) -> None:
-        """Removes the oldest reply, which was processed."""
-        self.tasks -= self._kept.popleft().sent.wanted
 
 
 class _LostReply(msgspec.Struct):
@@ -177,3 +154,83 @@ class LostReplies:
 
 def _has_any(held: Any) -> bool:
     return bool(held) and not isinstance(held, Exception)
+
+
+class Reserves:
+    """The reserves and probes of the fetch loop: their calls, and their replies until the tasks are taken in.
+
+    `may_reserve` returns whether tasks may begin now. A worker that is busy with short tasks keeps full replies, and
+    reads them while the server handles its next exchange: to read a reply of 500 tasks and hand them to the executor
+    takes about a millisecond, in which the server would be idle.
+    """
+
+    def __init__(
+        self, parts: TaskParts, intake: Intake, numbers: LeaseNumbers, lost: LostReplies,
+        may_reserve: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._keys = parts.keys
+        self._rotation = parts.rotation
+        self._prefetch = parts.prefetch
+        self._intake = intake
+        self._numbers = numbers
+        self._lost = lost
+        self._may_reserve = may_reserve
+        self._unread: deque[_UnreadReservation] = deque()
+        self.unread_tasks = 0
+        """The tasks of replies that are not read yet."""
+
+    def calls(self, turn: FetchTurn) -> list[Call[Any]]:
+        """The calls of a plan: its reserves, then its probes."""
+        most = self._prefetch.batch_max  # of one call, which blocks the server
+        for queue, share in turn.plan.shares.items():
+            counts = [min(most, share - first) for first in range(0, share, most)]
+            turn.reserves += [reserve(self._keys, self._numbers, queue, count) for count in counts]
+        reserves: list[Call[Any]] = [replace(sent.call, read=_as_sent) for sent in turn.reserves]
+        return reserves + [probe(self._keys.queue(queue)) for queue in turn.plan.probed]
+
+    def take_replies(self, turn: FetchTurn, replies: Sequence[Any]) -> None:
+        """Takes in what the replies to these calls bring, or keeps them for the next exchange."""
+        found = iter(replies)
+        reserved = [_UnreadReservation(sent, next(found), turn.asked_at) for sent in turn.reserves]
+        count = sum(sent.wanted for sent in turn.reserves)
+        if all(one.is_full for one in reserved) and self._may_read_later(count):
+            for one in reserved:
+                self._rotation.gave_all(one.sent.queue)
+            self.unread_tasks += count
+            self._unread.extend(reserved)
+        else:
+            for one in reserved:
+                self._take(turn, one)
+        for queue in turn.plan.probed:
+            turn.refused = self._intake.take_probe(queue, next(found), turn.asked_at) or turn.refused
+
+    def take_unread(self, turn: FetchTurn) -> None:
+        """Takes in the tasks that an earlier turn left unread."""
+        while self._unread:
+            try:
+                self._take(turn, self._unread[0])
+            finally:
+                self.unread_tasks -= self._unread.popleft().sent.wanted  # last: until then they are in hand here
+
+    def lose(self, turn: FetchTurn) -> None:
+        """Records that the connection broke before the replies to these calls."""
+        for sent in turn.reserves:
+            self._lost.note(sent)
+
+    def _take(self, turn: FetchTurn, one: _UnreadReservation) -> None:
+        reply, sent = one.read(), one.sent
+        if isinstance(reply, JobrunnerError):
+            if isinstance(reply, OutcomeUnknown):  # of one node of a cluster, while others answered
+                self._lost.note(sent)
+            self._rotation.refused(sent.queue)
+            turn.refused = reply
+        else:
+            self._intake.take(sent.queue, sent.wanted, reply, one.asked_at, begins=self._may_reserve())
+
+    def _may_read_later(self, count: int) -> bool:
+        is_plain = not isinstance(self._rotation, CappedRotation) and not self._intake.quarantine.is_on
+        return is_plain and self._may_reserve() and self._prefetch.runs_soon(count)
+
+
+def _as_sent(reply: Any) -> Any:
+    return reply
