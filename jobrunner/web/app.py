@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption, JobrunnerError
@@ -197,14 +197,15 @@ class UnderPrefix:
 
 
 def asgi_under(path: str, dashboard: ASGIApp, others: ASGIApp) -> ASGIApp:
-    """An ASGI application: `dashboard` below `path`, `others` (Django's, for example) for everything else."""
+    """An ASGI application: `dashboard` below `path`, `others` (Django's, for example) for everything else, its start
+    and shutdown among it."""
     prefix = checked_prefix(path)
     if not prefix:
         raise InvalidOption(f"path {path!r} leaves nothing to the other application: give one such as /jobs")
 
     async def both(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":  # Django raises on it, and the dashboard does not need it
-            await dashboard(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await _lifespan(others, dashboard, scope, receive, send)
             return
         root, below = _at(scope)
         if scope["type"] == "http" and is_below(below, prefix):
@@ -213,6 +214,23 @@ def asgi_under(path: str, dashboard: ASGIApp, others: ASGIApp) -> ASGIApp:
             await others(scope, receive, send)
 
     return both
+
+
+async def _lifespan(others: ASGIApp, dashboard: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """The lifespan of the other application. Django has none and raises: the dashboard answers, which needs none."""
+    is_taken = False
+
+    async def taken() -> Message:
+        nonlocal is_taken
+        is_taken = True
+        return await receive()
+
+    try:
+        await others(scope, taken, send)
+    except Exception:
+        if is_taken:  # the start or the shutdown failed
+            raise
+        await dashboard(scope, receive, send)
 
 
 def _at(scope: Scope) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """The dashboard below a path: of FastAPI, of Starlette, of Django, and behind a proxy."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -77,6 +78,32 @@ def test_pages_actions_and_files_work_below_a_path(mount: Callable[[Any], Any], 
     assert (done.status_code, done.headers["location"]) == (303, "/jobs/queues/mail")
     assert client.queue("mail").is_paused()
     assert "own" in browser.get("/own").text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_another_application_beside_the_dashboard_is_started_and_shut_down(client: Client, fails: bool) -> None:
+    """The dashboard answered for it: a FastAPI or Litestar there ran without the pools that it opens at its start."""
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        seen.append("started")
+        if fails:
+            raise RuntimeError("no database")
+        yield
+        seen.append("ended")
+
+    others = Starlette(routes=[Route("/own", lambda _: PlainTextResponse("own"))], lifespan=lifespan)
+    both = asgi_under("/jobs", create_app(client, auth=Loopback()), others)
+
+    with nullcontext() if not fails else pytest.raises(RuntimeError, match="no database"), TestClient(both) as browser:
+        assert browser.get("/own").text == "own"
+    assert seen == (["started"] if fails else ["started", "ended"])
+
+
+def test_django_without_a_lifespan_is_served(client: Client) -> None:
+    with TestClient(in_django(create_app(client, auth=Loopback()))) as browser:
+        assert browser.get("/own").text == "own"
 
 
 @pytest.mark.parametrize(
