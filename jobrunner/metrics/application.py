@@ -6,12 +6,15 @@ process.
 """
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
 
 from jobrunner.errors import InvalidOption
 from jobrunner.logs import SafeLogger
@@ -39,18 +42,29 @@ class ApplicationMetrics:
         self._folder = made_folder()
 
     def text(self) -> bytes:
-        """The metrics in Prometheus' text format; empty, with a warning, when the files cannot be read."""
+        """The metrics in Prometheus' text format, without those of damaged files, which a warning names."""
         if not self._folder:
             return b""
-        registry = CollectorRegistry(auto_describe=False)
         try:
             self._leave_out_ended()
-            MultiProcessCollector(registry, self._folder)  # type: ignore[no-untyped-call]
-            return generate_latest(registry)
-        except Exception as error:  # a damaged file of one process must not hide the metrics of jobrunner
-            problem = f"{type(error).__name__}: {error}"
-            _log.warning("the metrics of jobs cannot be read", folder=self._folder, error=problem)
+            return self._text_of_sound(sorted(map(str, Path(self._folder).glob("*.db"))))
+        except Exception as error:  # must not hide the metrics of jobrunner
+            _log.warning("the metrics of jobs cannot be read", folder=self._folder, error=_words(error))
             return b""
+
+    def _text_of_sound(self, paths: list[str]) -> bytes:
+        """The metrics in these files, except damaged ones, as of a process that was killed while it made its own."""
+        try:
+            return _text_of(paths)
+        except Exception:
+            damaged = {path: problem for path in paths if (problem := _problem_of(path))}
+            if not damaged:
+                raise
+        path, problem = next(iter(damaged.items()))
+        _log.warning(
+            "metrics of jobs are incomplete; delete the damaged files", files=len(damaged), first=path, error=problem
+        )
+        return _text_of([path for path in paths if path not in damaged])
 
     def _leave_out_ended(self) -> None:
         """Removes the live gauges of processes that ended, also of those that were killed."""
@@ -59,6 +73,37 @@ class ApplicationMetrics:
                 pid = int(path.stem.rpartition("_")[2])
                 if not _runs(pid):
                     mark_process_dead(pid, self._folder)  # type: ignore[no-untyped-call]
+
+
+class _Merged(Collector):
+    """The metrics in files of prometheus_client's multiprocess mode, added up."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def collect(self) -> Iterable[Metric]:
+        """Reads the files. Raises errors of many kinds for a damaged one."""
+        merged: Iterable[Metric] = MultiProcessCollector.merge(self._paths)  # type: ignore[no-untyped-call]
+        return merged
+
+
+def _text_of(paths: list[str]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(paths))
+    return generate_latest(registry)
+
+
+def _problem_of(path: str) -> str:
+    """Why a file cannot be read; '' when it can."""
+    try:
+        _text_of([path])
+    except Exception as error:
+        return _words(error)
+    return ""
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _runs(pid: int) -> bool:

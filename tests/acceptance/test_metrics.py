@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
@@ -252,14 +253,28 @@ def test_metrics_that_jobs_define_are_those_of_all_processes_also_of_killed_ones
     assert all(Path(f"/proc/{pid}").exists() for pid in alive), "gauges of the killed process are gone"
 
 
-def test_a_damaged_file_of_a_jobs_metrics_hides_only_these(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damage", [b"", b"x" * 100])
+def test_a_damaged_file_hides_only_the_metrics_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
 ) -> None:
+    """It hid those of all jobs for good, as after a process that was killed at its start or on a full disk."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    (tmp_path / "counter_1.db").write_bytes(b"x" * 100)
+    for pid in (11, 12):
+        values = MmapedDict(str(tmp_path / f"counter_{pid}.db"))  # type: ignore[no-untyped-call]
+        key = mmap_key("shop_sent", "shop_sent_total", [], [], "Sent.")  # type: ignore[no-untyped-call]
+        values.write_value(key, 2.0, 0.0)  # type: ignore[no-untyped-call]
+        values.close()  # type: ignore[no-untyped-call]
+    (tmp_path / "counter_1.db").write_bytes(damage)
+
     with capture_logs() as lines:
-        assert ApplicationMetrics().text() == b""
-    assert [line["event"] for line in lines] == ["the metrics of jobs cannot be read"]
+        text = ApplicationMetrics().text()
+
+    assert value_of(text, "shop_sent_total") == 4
+    assert [(line["files"], Path(line["first"]).name) for line in lines] == [(1, "counter_1.db")]
+
+
+def test_metrics_of_jobs_need_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "counter_1.db").touch()
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "counter_1.db"))
     with pytest.raises(InvalidOption, match=r"PROMETHEUS_MULTIPROC_DIR=.*: File exists; name a folder"):
         ApplicationMetrics()
