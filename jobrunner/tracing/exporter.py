@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from jobrunner.errors import InvalidOption, UsageError
 from jobrunner.formatting import install_command
-from jobrunner.logs import SafeLogger
+from jobrunner.logs import IDENTITY, SafeLogger
 from jobrunner.tracing import instrument
 
 _LAST_SPANS_S = 3.0
@@ -65,7 +65,9 @@ def _exporter(name: str) -> SpanExporter | None:
     if name == "none":
         return None
     if name == "console":
-        return ConsoleSpanExporter(out=sys.stderr)
+        if IDENTITY.log_format != "json":
+            return ConsoleSpanExporter(out=sys.stderr)
+        return ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: f"{span.to_json(indent=None)}\n")
     if name != "otlp":
         raise InvalidOption(f"OTEL_TRACES_EXPORTER={name!r}: choose otlp, console or none, or set one up in code")
     told = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")

@@ -436,6 +436,25 @@ def test_otel_sends_the_spans_of_attempts_where_the_variables_say(shell: Any, cl
     assert '"service.name": "jobrunner"' in said.err
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_spans_in_a_json_log_are_one_object_in_a_line_too(shell: Any, executor: str) -> None:
+    shell.write(
+        "jobs.py",
+        "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): other.enqueue()\n\n"
+        "@job(queue='other')\ndef other(): ...\n",
+    )
+    shell.run("enqueue", "greet", "-m", "jobs")
+
+    said = shell.run(
+        "work", "jobs", "-q", "mail", "--burst", "--log-format", "json", "--executor", executor, "--otel",
+        OTEL_TRACES_EXPORTER="console", OTEL_BSP_SCHEDULE_DELAY="10",
+    )  # fmt: skip
+
+    assert said.code == 0, said.err
+    lines = [json.loads(line) for line in said.err.splitlines()]
+    assert {line["name"] for line in lines if "name" in line} == {"process mail", "publish other"}
+
+
 def test_a_worker_that_stops_does_not_wait_for_a_collector_that_does_not_answer(shell: Any) -> None:
     shell.write("jobs.py", "from jobrunner import job\n\n@job(queue='mail')\ndef greet(): ...\n")
     shell.run("enqueue", "greet", "-m", "jobs")
