@@ -369,12 +369,12 @@ def _recorded(cursor: Any, statements: _Statements, table: str, batch_id: str) -
     return epoch
 
 
-def _only_value(row: Any) -> Any:
+def _only_value(row: Any) -> int | None:
     """The value in a row of one column; None without a row. The connection may make rows of another form: dicts, or
     the value alone."""
-    if isinstance(row, Mapping):
-        return next(iter(row.values()))
-    return row[0] if isinstance(row, Sequence) else row
+    found: Any = next(iter(row.values())) if isinstance(row, Mapping) else row
+    value: int | None = found[0] if isinstance(found, Sequence) else found
+    return value
 
 
 def _place(table: str) -> str:
