@@ -62,9 +62,9 @@ class Lineage:
         """The function of a batch begins."""
         self._sender.put(self._event("START", utc_now(), batch, attempt))
 
-    def ended(self, record: BatchRecord) -> None:
-        """An attempt is over."""
-        event = self._event(_TYPES[record.outcome], utc_now(), record.id, record.attempt)
+    def ended(self, record: BatchRecord, *, attempt: int | None = None) -> None:
+        """An attempt is over. `attempt`: its number, if another driver finished what it decided."""
+        event = self._event(_TYPES[record.outcome], utc_now(), record.id, attempt or record.attempt)
         event["inputs"][0]["inputFacets"] = {
             "inputStatistics": _facet("1-0-0", "InputStatisticsInputDatasetFacet", rowCount=record.items)
         }

@@ -85,6 +85,6 @@ class BatchLog:
             driver=self._driver, stops=stops,
         )  # fmt: skip
         self._seen(BatchEnd(record=record))
-        if self._lineage is not None:
-            self._lineage.ended(record)
+        if self._lineage is not None:  # a batch that was decided before this hand-out is the run of that attempt
+            self._lineage.ended(record, attempt=lease.epoch - (note.jobs is None))
         return record

@@ -4,6 +4,7 @@ import json
 import threading
 from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -11,12 +12,15 @@ from structlog.testing import capture_logs
 
 pytest.importorskip("pyspark")
 
+from jobrunner.client.batches import Batches
 from jobrunner.errors import InvalidOption
 from jobrunner.etl import Pipeline
 from jobrunner.etl.pipeline import find_pipeline
 from jobrunner.jobs.batch_record import BatchRecord
 from jobrunner.spark.background_sender import BackgroundSender
 from jobrunner.spark.lineage import lineage_of
+from jobrunner.spark.station.batch_jobs import SparkUsage
+from jobrunner.spark.station.batch_log import BatchLog
 from tests.support.registries import forget_pipelines
 from tests.support.waiting import wait_for
 
@@ -110,6 +114,30 @@ def test_a_chain_names_the_tables_of_all_its_sinks(station, client, receiver):
     ((_, _, end),) = receiver.got
     tables = sorted((one["namespace"], one["name"]) for one in end["outputs"])
     assert tables == [("file", "/lake/a"), ("iceberg", "lake.db.b")]
+
+
+def test_a_batch_that_another_driver_rolls_forward_ends_the_run_that_decided_it(
+    station, client, broker, keys, raw, tmp_path, monkeypatch
+):
+    """There was a run without an end, and another one without a start."""
+    file = tmp_path / "events"
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(file))
+    client.queue("flights/clean").push_many(range(3))
+    batches = Batches(broker, keys.queue("flights/clean"))
+    died, log = batches.take(3, lease_s=60), BatchLog(station, client, lambda _: None)
+    log.filled(log.begin(died), SimpleNamespace(usage=SparkUsage))
+    died.decide({}, rest="succeeded")
+    raw.zadd(batches.keys.finishing, {died.id: 0})
+    raw.hset(batches.keys.batch + died.id.encode(), "ends", 1)
+
+    other = batches.take(0, lease_s=60)
+    assert (other.id, other.epoch, other.state) == (died.id, 2, "committed")
+    log.done(log.begin(other))
+    log.close()
+    start, end = map(json.loads, file.read_text().splitlines())
+    assert [start["eventType"], end["eventType"]] == ["START", "COMPLETE"]
+    assert start["run"]["runId"] == end["run"]["runId"]
 
 
 @pytest.mark.parametrize(
