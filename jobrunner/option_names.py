@@ -98,6 +98,7 @@ _WHERE: Final = {
         "max_inflight_per_partition rate_per_partition": "queue() and Queue.configure()",
         "retry_timeout payload_encryption require_encryption url prefix": "configure() and Client()",
         "prefetch_time executor": "Worker()",
+        "on_complete on_success on_dead": "group(), of which a chain may be a step: group(chain(…), on_dead=…)",
     }.items()
     for name in names.split()
 }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, Final, TypedDict
 import msgspec
 
 from jobrunner.client.item import read_headers, write_headers
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, UnknownOption
 from jobrunner.formatting import describe
 from jobrunner.option_names import check_options
 from jobrunner.retry import positive, seconds
@@ -86,13 +86,18 @@ OPTIONS = EnqueueOptions.__struct_fields__
 """Names of the options that an enqueue accepts."""
 
 
-def read_options(given: Mapping[str, Any], where: str) -> EnqueueOptions:
-    """The options of a call. Raises UnknownOption; their values are checked when a task is made."""
+def read_options(given: Mapping[str, Any], where: str, job: Any = None) -> EnqueueOptions:
+    """The options of a call, by its object if that is a job. Raises UnknownOption; their values are checked when a task
+    is made."""
     if not given:
         return NOW
     try:
         return EnqueueOptions(**given)
     except TypeError:
+        for name in given:
+            if name not in OPTIONS and name in getattr(job, "__struct_fields__", ()):
+                call = f"{type(job).__name__}({name}=…).{where.rpartition('.')[2]}()"
+                raise UnknownOption(f"unknown option {name!r} of {where}(); it is a parameter: write {call}") from None
         check_options(given, OPTIONS, f"option of {where}()")
         raise
 

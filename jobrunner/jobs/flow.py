@@ -94,6 +94,7 @@ class Group(_Steps):
 Step: TypeAlias = Job | BoundCall[Any] | Chain | Group
 
 
+@checks_options
 def chain(*steps: Step) -> Chain:
     """Steps one after the other: each begins when the step before it succeeded, and finds its result in
     `self.task.results[0]`; after a group, `results` has the results of its members in their order.

@@ -9,6 +9,7 @@ from jobrunner.client.current import current_client
 from jobrunner.client.loop_clients import current_async_client
 from jobrunner.client.task_handle import AsyncTaskHandle, TaskHandle
 from jobrunner.errors import UsageError
+from jobrunner.formatting import describe
 from jobrunner.jobs.build import BoundCall, aenqueue_calls, build_task, definition_of, enqueue_calls
 from jobrunner.jobs.enqueue_options import EnqueueKeywords, EnqueueOptions, read_options
 from jobrunner.jobs.params import ParametersMeta
@@ -77,7 +78,12 @@ class JobWithOptions(Generic[R]):
         return await aenqueue_calls(self._job.__name__, jobs, chosen, is_class=True)
 
 
-def _not_made(method: str) -> UsageError:
+def _not_made(method: str, job: object, given: tuple[Any, ...]) -> UsageError:
+    if isinstance(job, Job):
+        return UsageError(
+            f"{method}({describe(given[0])}): options have names, as in {method}(in_=60); parameters go into "
+            f"{type(job).__name__}(…)"
+        )
     return UsageError(
         f"{method}() is called on a job class: make the job first, with its parameters, as SendMail(to=…).{method}()"
     )
@@ -183,7 +189,7 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
     def enqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]: ...
     @overload
     def enqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> TaskHandle[R]: ...
-    def enqueue(self: Any = None, **options: Unpack[EnqueueKeywords]) -> TaskHandle[Any]:
+    def enqueue(self: Any = None, *wrongly: Any, **options: Unpack[EnqueueKeywords]) -> TaskHandle[Any]:
         """Sends this job as a task: now, `in_` a while, or `at` an aware datetime. Returns a handle on it.
 
         The options are those of EnqueueKeywords: in_, at, priority, queue, id, expires_in, max_attempts, timeout,
@@ -193,20 +199,20 @@ class Job(msgspec.Struct, metaclass=ParametersMeta, dict=True):
         NaiveDatetime, PayloadTooLarge, ServerError; then nothing was sent (except with OutcomeUnknown, after which the
         same `id` may be sent again without doubling the task).
         """
-        if not isinstance(self, Job):
-            raise _not_made("enqueue")
-        chosen = read_options(options, "Job.enqueue")
+        if wrongly or not isinstance(self, Job):
+            raise _not_made("enqueue", self, wrongly)
+        chosen = read_options(options, "Job.enqueue", self)
         return current_client().enqueue(build_task(definition_of(type(self)), self, chosen), wait=chosen.max_wait)
 
     @overload
     async def aenqueue(self: HasAsyncRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
     @overload
     async def aenqueue(self: HasRun[R], **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[R]: ...
-    async def aenqueue(self: Any = None, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
+    async def aenqueue(self: Any = None, *wrongly: Any, **options: Unpack[EnqueueKeywords]) -> AsyncTaskHandle[Any]:
         """`enqueue` for asyncio."""
-        if not isinstance(self, Job):
-            raise _not_made("aenqueue")
-        chosen = read_options(options, "Job.aenqueue")
+        if wrongly or not isinstance(self, Job):
+            raise _not_made("aenqueue", self, wrongly)
+        chosen = read_options(options, "Job.aenqueue", self)
         task = build_task(definition_of(type(self)), self, chosen)
         return await current_async_client().enqueue(task, wait=chosen.max_wait)
 

@@ -6,6 +6,7 @@ it: equal values are valid. Only unequal values are compared field by field, to 
 
 import dataclasses
 import inspect
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -48,9 +49,14 @@ class ParametersMeta(msgspec.StructMeta):
             for attribute, value in list(namespace.items()):
                 if isinstance(value, dataclasses.Field):
                     _replace_field(name, namespace, attribute, value)
-            return super().__new__(mcls, name, bases, namespace, **config)
+            try:
+                return super().__new__(mcls, name, bases, namespace, **config)
+            except TypeError as error:
+                raise _wrong_default(name, namespace, error) from error
 
         def __getattr__(cls, name):  # noqa: N805
+            if name == "bind":  # of functions: a class has its parameters in its constructor
+                raise AttributeError(f"job class {cls.__name__} has no attribute 'bind'; write {cls.__name__}(…)")
             raise no_attribute(cls, f"job class {cls.__name__}", name)
 
         def __setattr__(cls, name, value):  # noqa: N805
@@ -62,9 +68,11 @@ class ParametersMeta(msgspec.StructMeta):
             try:
                 return super().__call__(*args, **kwargs)
             except TypeError as error:
-                raise ParameterError(
-                    f"{cls.__name__}(…): {error}; its parameters are {_signature(cls)}{_meant(cls, kwargs)}"
-                ) from error
+                if cls.__mro__[1] is msgspec.Struct:
+                    raise UsageError("Job(…) is the base class of jobs, not the decorator: write @job(), as in "
+                                     "`from jobrunner import job`") from error  # fmt: skip
+                its = f"its parameters are {found}" if (found := _signature(cls)) else "it has no parameters"
+                raise ParameterError(f"{cls.__name__}(…): {error}; {its}{_meant(cls, kwargs)}") from error
 
 
 def _replace_field(job: str, namespace: dict[str, Any], name: str, given: "dataclasses.Field[Any]") -> None:
@@ -82,16 +90,45 @@ def _replace_field(job: str, namespace: dict[str, Any], name: str, given: "datac
         del namespace[name]
 
 
+def _wrong_default(job: str, namespace: dict[str, Any], error: TypeError) -> Exception:
+    """The error for a default that msgspec refuses; others as they are."""
+    if "default_factory" in str(error):
+        for name, value in namespace.items():
+            if isinstance(value, (list, dict, set, bytearray)) and value and not name.startswith("_"):
+                return UsageError(
+                    f"job class {job}: all tasks would share the default {describe(value)} of parameter {name}; write "
+                    f"{name} = dataclasses.field(default_factory=lambda: {describe(value)})"
+                )
+    if found := re.match(r"Required field '(\w+)' cannot follow optional fields", str(error)):
+        return UsageError(
+            f"job class {job}: parameter {found[1]} has no default and comes after one that has; give it a default, "
+            f"put it first, or write class {job}(Job, kw_only=True), whose parameters are given by name alone"
+        )
+    return error
+
+
 def _meant(job: Any, given: Iterable[str]) -> str:
-    """A hint at the parameter nearest to the first unknown name."""
+    """A hint at the parameter nearest to the first unknown name, or at an attribute that is none for want of a type."""
     fields = job.__struct_fields__
     unknown = next((name for name in given if name not in fields), None)
+    for name, value in _untyped(job):
+        if unknown in (None, name):
+            kind = type(value).__name__
+            return f"; {name} = {describe(value, 40)} has no type, so it is no parameter: write {name}: {kind}"
     if unknown is None:
         return ""
     if near := meant(unknown, fields):
         return f"; did you mean {near}?"
-    is_option = unknown in OPTIONS or meant(unknown, OPTIONS)
+    is_option = unknown in OPTIONS or (len(unknown) > 2 and meant(unknown, OPTIONS))
     return "; options go into enqueue(…), those of a function into using(…)" if is_option else ""
+
+
+def _untyped(job: Any) -> Iterator[tuple[str, Any]]:
+    """The plain values in the class itself that are no parameters, as they have no annotation."""
+    for name, value in vars(job).items():
+        is_plain = isinstance(value, (str, int, float, list, dict, tuple, set, type(None)))
+        if is_plain and not name.startswith("_") and name not in inspect.get_annotations(job):
+            yield name, value
 
 
 def _signature(job: Any) -> str:

@@ -9,7 +9,7 @@ import pickle
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.background import BackgroundTask
@@ -237,6 +237,58 @@ def test_a_class_is_not_enqueued_but_a_job_that_was_made_of_it() -> None:
             enqueue(*args, **options)
         with pytest.raises(UsageError, match=r"make the job first, with its parameters, as SendMail\(to=…\)\.aenqueue"):
             asyncio.run(aenqueue(*args, **options))
+
+
+def test_a_slip_in_a_call_is_answered_with_the_way_to_write_it() -> None:
+    @job(name="slips")
+    class Slip(Job):
+        retries = 3  # no annotation, so no parameter
+        to: str = ""
+
+        def run(self) -> None: ...
+
+    made, anything = Slip(to="ada"), cast(Any, Slip)
+    try:
+        for call in (lambda: anything(retries=4), lambda: anything("ada", 4)):
+            with pytest.raises(ParameterError, match=r"retries = 3 has no type, so it is .*: write retries: int$"):
+                call()
+        with pytest.raises(ParameterError, match=r"its parameters are to: str$"):
+            anything(x=1)
+        with pytest.raises(UnknownOption, match=r"'to' of Job\.enqueue\(\); it is a .*: write Slip\(to=…\)\.enqueue"):
+            made.enqueue(to="bob")  # type: ignore[call-overload]
+        with pytest.raises(UsageError, match=r"^enqueue\(60\): options have names, .*; parameters go into Slip\(…\)$"):
+            made.enqueue(60)  # type: ignore[call-overload]
+        with pytest.raises(UsageError, match=r"^aenqueue\(60\): options have names"):
+            asyncio.run(made.aenqueue(60))  # type: ignore[call-overload]
+        with pytest.raises(UsageError, match="make the job first"):
+            anything.enqueue("ada", "bob")
+        with pytest.raises(AttributeError, match=r"job class Slip has no attribute 'bind'; write Slip\(…\)$"):
+            anything.bind(to="ada")
+        with pytest.raises(UnknownOption, match=r"'on_dead' of chain\(\); it is an option of group\(\), .*group\(ch"):
+            chain(made, on_dead=made)  # type: ignore[call-arg]
+    finally:
+        registry.forget("slips")
+
+
+def test_the_base_class_is_not_the_decorator() -> None:
+    for decorate in (lambda: cast(Any, Job)(print), lambda: cast(Any, Job)(queue="mail")):
+        with pytest.raises(UsageError, match=r"^Job\(…\) is the base class of jobs, not the decorator: write @job\(\)"):
+            decorate()
+
+
+def test_a_default_that_cannot_be_is_an_error_that_names_class_and_parameter() -> None:
+    shared = r"job class Tagged: all tasks would share the default \['new'\] of parameter tags; write tags = datacl"
+    with pytest.raises(UsageError, match=shared):
+
+        class Tagged(Job):
+            tags: list[str] = ["new"]  # noqa: RUF012 - what is refused
+
+    late = r"job class Late: parameter to has no default and comes after one that has; .* class Late\(Job, kw_only="
+    with pytest.raises(UsageError, match=late):
+
+        class Late(Job):
+            tries: int = 1
+            to: str
 
 
 def test_a_class_without_the_decorator_cannot_be_enqueued() -> None:
