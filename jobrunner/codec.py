@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Coroutine, Iterable
+from collections import deque
+from collections.abc import Coroutine, Generator, ItemsView, Iterable, KeysView, ValuesView
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,6 +23,8 @@ _CONVERSIONS = (
     ("__fspath__", "convert it with str()"),
 )
 """The conversion that an error suggests for a value whose class has this method."""
+_LISTED = (Generator, KeysView, ValuesView, ItemsView, range, map, filter, zip, deque)
+"""What is a list in the mind of whoever passes it; a generator, too, as of a comprehension in parentheses."""
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: refuse(value))
 _decoder = msgspec.json.Decoder()
 to_json = _encoder.encode
@@ -50,7 +53,8 @@ def refuse(value: object) -> Any:
         raise TypeError(f"{shown} of type {type(value).__name__} cannot be the key of a JSON object")
     if isinstance(value, Coroutine):  # such as from a plain decorator on an `async def`: none of its code has run
         raise NoJsonForm(f"{shown} is a coroutine, which nothing awaited: what returns it has to be async def, too")
-    remedy = next((does for method, does in _CONVERSIONS if hasattr(type(value), method)), "return or pass plain data")
+    plain = "convert it with list()" if isinstance(value, _LISTED) else "return or pass plain data"
+    remedy = next((does for method, does in _CONVERSIONS if hasattr(type(value), method)), plain)
     raise NoJsonForm(f"{shown} of type {type(value).__name__} has no JSON form; {remedy}")
 
 

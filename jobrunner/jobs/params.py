@@ -228,7 +228,9 @@ class JobParameters(Generic[P]):
         payload = self._encode(values)
         try:
             read = self.read(payload)
-        except ParameterError as error:  # its JSON form reads as another value, as for NaN
+        except ParameterError as error:  # its JSON form reads as another value, as of a Decimal for a float
+            for name in self._struct.__struct_fields__:
+                self._check_written(name, getattr(values, name), hints.get(name, Any))
             raise ParameterError(f"the parameters of job {self._job!r} do not survive JSON: {error}") from error
         self._check_kept(values, read)
         return payload, read
@@ -256,6 +258,13 @@ class JobParameters(Generic[P]):
             raise self._wrong(name, value, expected, str(error)) from error
         if type(value) in (str, int) and isinstance(read, (*_KEPT_AS_THEY_ARE, Enum)):
             raise self._wrong(name, value, expected, f"Expected `{type(read).__name__}`, got `{type(value).__name__}`")
+
+    def _check_written(self, name: str, value: Any, expected: Any) -> None:
+        """Raises ParameterError for a value whose JSON does not read as the declared type."""
+        try:
+            msgspec.json.decode(self._encode(value), type=expected)
+        except msgspec.MsgspecError as error:
+            raise self._wrong(name, value, expected, f"in JSON it is another value: {error}") from error
 
     def _wrong(self, name: str, value: Any, expected: Any, reason: str) -> ParameterError:
         reason, _, inner = reason.partition(" - at `$")

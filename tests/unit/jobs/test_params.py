@@ -1,6 +1,7 @@
 """Parameters are checked when enqueued, as the worker will read them, and an error says which, what and why."""
 
 import enum
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -117,6 +118,23 @@ def test_a_wrong_parameter_is_named_with_its_path_value_and_type(
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("value", "path", "wanted"), [(Decimal("1.5"), "share", "float"), ([1.0, Decimal(2)], "shares[1]", "list[float]")]
+)
+def test_a_value_whose_json_reads_as_another_type_is_named_as_any_wrong_one(
+    value: Any, path: str, wanted: str
+) -> None:
+    """msgspec takes a Decimal for a float, and JSON has it as a text: the error had neither value nor parameter."""
+
+    class Shared(Job):
+        share: float = 0.0
+        shares: list[float] = []  # noqa: RUF012 - an empty one is a new one each time
+
+    told = f"parameter {path} of job 'Shared' is {value!r}; it must be {wanted}: in JSON it is another value: Expected"
+    with pytest.raises(ParameterError, match=re.escape(told)):
+        JobParameters(Shared, "Shared").write_and_read(Shared(**{path.partition("[")[0]: value}))
+
+
 class Int64:
     """As that of numpy."""
 
@@ -185,6 +203,9 @@ class Model:
         (Closed(), r"Closed\(\) of type Closed has no JSON form; return or pass plain data"),
         (Path("a"), r"PosixPath\('a'\) of type PosixPath has no JSON form; convert it with str\(\)"),
         (object(), r"<object object at .*> of type object has no JSON form; return or pass plain data"),
+        (range(3), r"range\(0, 3\) of type range has no JSON form; convert it with list\(\)"),
+        ({"a": 1}.keys(), r"dict_keys\(\['a'\]\) of type dict_keys has no JSON form; convert it with list\(\)"),
+        ((one for one in "ab"), r"<generator object .*> of type generator has no JSON form; convert it with list\(\)"),
     ],
 )
 @pytest.mark.parametrize("field", ["text", "anything"])
