@@ -6,7 +6,7 @@ The time left is the number of open items divided by the rate at which it falls;
 not fall.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobrunner.broker.calls import queues
@@ -142,23 +142,46 @@ class Emptied:
     """Detects that a pipeline is empty, for a program that waits for that.
 
     Queues are not counted at one instant, so an item could move from an uncounted queue to a counted queue. So the
-    pipeline counts as empty only after two empty counts without a change of the totals in between.
+    pipeline counts as empty only after two empty counts without a change of the totals in between. Tasks in a paused
+    queue do not count, nor items that only a full paused queue holds up, as these may never have room.
     """
 
     def __init__(self, client: Client, graph: Graph, *, also_scheduled: bool) -> None:
-        self._counts = _WholeCounts(client, [node.queue for node in graph.nodes if node.is_served])
+        self._client = client
+        self._graph = graph
+        self._counts = _WholeCounts(client, [node.queue for node in graph.nodes])
         self._also_scheduled = also_scheduled
         self._before: list[Mapping[str, int]] | None = None
 
     def __call__(self) -> bool:
         """Counts the items once; returns whether the pipeline is empty. Raises ServerError."""
-        found = list(self._counts.read().values())
-        if any(self._left(one) for one in found):
-            self._before = None
-            return False
-        totals: list[Mapping[str, int]] = [one.totals for one in found]
+        found = self._counts.read()
+        served = [node.queue for node in self._graph.nodes if node.is_served]
+        if any(map(self._left, map(found.__getitem__, served))):
+            held_up = self._held_up(found) if any(one.paused for one in found.values()) else set()
+            if any(self._left(found[queue]) for queue in served if queue not in held_up):
+                self._before = None
+                return False
+        totals: list[Mapping[str, int]] = [found[queue].totals for queue in served]
         is_same, self._before = totals == self._before, totals
         return is_same
+
+    def _held_up(self, found: Counts) -> set[str]:
+        """The queues whose items can leave into no target, as all targets are full and paused, or held up as well."""
+        held_up: set[str] = set()
+        stands = {queue for queue, one in found.items() if one.paused}
+        while True:
+            full = {queue for queue in stands | held_up if self._is_full(queue, found[queue])}
+            new = {node.queue for node in self._graph.nodes if node.targets and self._waits(node, full)} - held_up
+            if not new:
+                return held_up
+            held_up |= new
+
+    def _waits(self, node: QueueNode, full: Collection[str]) -> bool:
+        return all(to in full and self._graph.waits(node.queue, to) for to in node.targets)
+
+    def _is_full(self, queue: str, found: QueueCounts) -> bool:
+        return 0 < (self._client.queue(queue).settings().max_size or 0) <= found.waiting + found.scheduled
 
     def _left(self, found: QueueCounts) -> int:
         waiting = 0 if found.paused else found.waiting

@@ -116,3 +116,24 @@ def test_what_is_paused_is_not_waited_for_and_what_is_scheduled_only_when_asked(
 
     assert [burst(), burst()] == [False, True]
     assert [drain(), drain()] == [False, False]
+
+
+def test_items_that_a_full_paused_queue_holds_up_are_not_waited_for(
+    line: Pipeline, client: Client, clock: Clock
+) -> None:
+    """A worker holds them until there is room, so their number never fell to 0, and the command never ended."""
+    clock.set()
+    line.queue("b").configure(max_size=2)
+    line.push_many("b", [1, 2])
+    line.queue("b").pause()
+    line.push_many("a", [3, 4])
+    held = line.queue("a").reserve(1)
+    is_over = Emptied(client, line.graph, also_scheduled=False)
+    assert [is_over(), is_over()] == [False, True]
+
+    line.queue("b").configure(max_size=3)
+    assert [is_over(), is_over()] == [False, False]
+    line.queue("b").configure(max_size=2)
+    line.queue("b").resume()
+    assert [is_over(), is_over()] == [False, False]
+    held[0].commit()
