@@ -27,7 +27,7 @@ from jobrunner.client.client import Client
 from jobrunner.errors import InvalidOption
 from jobrunner.etl.graph import nearest
 from jobrunner.etl.pipeline import Pipeline, all_pipelines
-from jobrunner.etl.progress import Emptied
+from jobrunner.etl.progress import Emptied, undeclared
 from jobrunner.etl.spark_conf import choose
 from jobrunner.formatting import duration, rate
 from jobrunner.inspector.lag import WITHIN_S, StationLag, read_lags
@@ -35,6 +35,7 @@ from jobrunner.inspector.shards import OTHERS
 from jobrunner.inspector.snapshot import QueueView, queue_views
 from jobrunner.jobs.registry import load_modules
 from jobrunner.log_output import FORMATS, log_to_stderr
+from jobrunner.logs import SafeLogger
 
 _EXAMPLES = """\b
 Examples:
@@ -168,6 +169,8 @@ def _lag_row(one: StationLag) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+_log = SafeLogger("jobrunner.pipeline")
+_UNDECLARED_HINT = "if a station was renamed or removed, keep one on the old queue until it is empty"
 _RUN_EXAMPLES = """\b
 Examples:
   jobrunner pipeline run orders myapp.orders
@@ -222,6 +225,8 @@ def run(
     log_to_stderr(options["log_format"], options["log_level"])
     client = chosen_client(shared, found.own_client)
     found.apply(client)
+    for node in undeclared(client, found.graph):
+        _log.warning("items are in a queue that the pipeline does not declare", queue=node.queue, hint=_UNDECLARED_HINT)
     wanted = WorkOptions(modules=modules_or_configured(modules), queues=(), max_tasks=0, pipeline=name, **options)
     wanted.check()
     load_modules(wanted.imported)

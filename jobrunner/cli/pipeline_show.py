@@ -14,7 +14,7 @@ from jobrunner.cli.suggestions import pipeline_names
 from jobrunner.clock import sleep
 from jobrunner.errors import PipelineError
 from jobrunner.etl.pipeline import Pipeline, all_pipelines, find_pipeline
-from jobrunner.etl.progress import PipelineView, Progress, Rate, StationView
+from jobrunner.etl.progress import UNDECLARED, PipelineView, Progress, Rate, StationView, undeclared
 from jobrunner.formatting import cut, duration, number
 from jobrunner.jobs.registry import load_modules
 
@@ -43,12 +43,13 @@ def show(
     """Show counts, rates and the time left of the pipeline NAME.
 
     LEFT: open items divided by the rate at which their number falls; - while it does not fall. STATE: stopped, with the
-    error below the table, while a station on Spark waits and tries again because no item is to blame.
+    error below the table, while a station on Spark waits and tries again because no item is to blame; not declared: a
+    queue that still holds items of a station that was renamed or removed.
     """
     found = loaded_pipeline(name, modules)
     found.check()
     with connected(shared, like=found.own_client) as client:
-        progress = Progress(client, found.graph)
+        progress = Progress(client, found.graph, undeclared(client, found.graph))
         if watch or until_empty:
             _watch(progress, shared, max(over, 0.1), until_empty=until_empty)
             return
@@ -116,7 +117,7 @@ def _ended(seen: PipelineView) -> str:
 def _state(station: StationView) -> str:
     if station.paused or station.stopped:
         return "paused" if station.paused else "stopped"
-    return "not served" if station.kind == "queue" else station.kind
+    return {"queue": "not served", UNDECLARED: "not declared"}.get(station.kind, station.kind)
 
 
 def _stopped(seen: PipelineView) -> list[str]:
@@ -139,7 +140,7 @@ def _watch(progress: Progress, shared: CommonOptions, every_s: float, *, until_e
         while True:
             seen = progress.look()
             draw(seen)
-            if until_empty and not seen.open:
+            if until_empty and not any(one.open for one in seen.stations if one.kind != UNDECLARED):
                 return
             sleep(every_s)
 

@@ -15,10 +15,13 @@ from jobrunner.broker.calls.shards import shard_counts
 from jobrunner.broker.shards import shard_name
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.clock import monotonic
+from jobrunner.errors import ServerError
 from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.batches import batches_of, stopped_by
 from jobrunner.inspector.live_snapshot import CAME, ENDED, LEFT, Growth
 
+UNDECLARED = "undeclared"
+"""The kind of a queue that the pipeline does not declare."""
 _ATTEMPTS = 10
 """The number of last attempts at batches to read; while a station is stopped, few attempts end without its error."""
 Counts = Mapping[str, QueueCounts]
@@ -80,19 +83,21 @@ class PipelineView:
 
 
 class Progress:
-    """Reads one pipeline repeatedly; rates are those of the last ten seconds."""
+    """Reads one pipeline repeatedly; rates are those of the last ten seconds. `undeclared`: further queues of it, which
+    come last."""
 
-    def __init__(self, client: Client, graph: Graph) -> None:
+    def __init__(self, client: Client, graph: Graph, undeclared: Sequence[QueueNode] = ()) -> None:
         self._client = client
         self._graph = graph
-        self._counts = _WholeCounts(client, [node.queue for node in graph.nodes])
+        self._undeclared = undeclared
+        self._counts = _WholeCounts(client, [node.queue for node in (*graph.nodes, *undeclared)])
         self._growth = Growth()
 
     def look(self) -> PipelineView:
         """Reads the state; the first reading has no rates. Raises ServerError."""
         now = self._counts.read()
         self._growth.add(monotonic(), {name: found.totals for name, found in now.items()})
-        nodes, stopped = self._graph.in_order(), self._stopped()
+        nodes, stopped = [*self._graph.in_order(), *self._undeclared], self._stopped()
         stations = tuple(self._station(node, now, stopped.get(node.queue, "")) for node in nodes)
         return PipelineView(
             name=self._graph.pipeline,
@@ -136,6 +141,18 @@ class Progress:
         shrinks = (left or 0.0) - (came or 0.0)
         until_empty = is_open / shrinks if shrinks > 0 else None
         return Rate(in_per_s=came, out_per_s=left, left_s=until_empty if is_open else 0.0)
+
+
+def undeclared(client: Client, graph: Graph) -> list[QueueNode]:
+    """The queues that hold items of the pipeline and are not declared, as after a deploy that renamed or removed a
+    station: nothing takes from them. None when the server does not tell the names of its queues."""
+    declared = {node.queue for node in graph.nodes}
+    try:
+        names = [name for name in client.queues() if name.startswith(f"{graph.pipeline}/") and name not in declared]
+        found = _WholeCounts(client, names).read()
+    except ServerError:  # one node of a cluster, or a right, is missing: the counts of the declared queues are not
+        return []
+    return [QueueNode(queue=name, kind=UNDECLARED) for name in names if found[name].open or found[name].dead]
 
 
 class Emptied:

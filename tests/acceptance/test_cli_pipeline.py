@@ -43,6 +43,7 @@ def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, pr
     shell.write("shop.py", SHOP)
     feed(client, 300)
     client.queue("elsewhere").push("not of the pipeline")
+    client.queue("shop/renamed").push("of no station")
 
     said = shell.run("pipeline", "run", "shop", "shop", "--burst", "--processes", str(processes))
 
@@ -53,6 +54,8 @@ def test_a_burst_runs_the_whole_pipeline_and_ends(shell: Any, client: Client, pr
     assert sorted(results) == sorted([10 * n if n <= 5 else n for n in range(10)] * 30)
     assert client.queue("shop/raw").settings().max_size == 500
     assert client.queue("elsewhere").counts()["waiting"] == 1
+    assert said.err.count("items are in a queue that the pipeline does not declare") == 1
+    assert "queue=shop/renamed" in said.err
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -79,6 +79,22 @@ def test_show_has_a_line_for_each_station_and_one_for_the_whole(cli: Any, client
     assert rest[2].endswith("0 finished, 0 dropped")
 
 
+def test_show_names_queues_with_items_that_the_pipeline_does_not_declare(
+    cli: Any, client: Client, module: str
+) -> None:
+    """After a deploy that renamed a station it told of no open item, and nothing took those that were left."""
+    client.queue("orders/old").push_many([1, 2])
+    client.queue("orders/older").push(3)
+    client.queue("orders/older").pop()
+    client.queue("others/old").push(4)
+    result = cli("pipeline", "show", "orders", module, "--over", "0")
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["STATION", "raw", "home", "abroad", "old", "orders"]
+    assert lines[4].split()[1:6] + lines[4].split()[-2:] == ["-", "2", "0", "0", "0", "not", "declared"]
+    assert lines[5].split()[2] == "2"
+    assert cli("pipeline", "show", "orders", module, "--over", "0.01", "--until-empty").code == 0
+
+
 def test_show_as_json(cli: Any, client: Client, module: str) -> None:
     client.queue("orders/raw").push({})
 
