@@ -5,8 +5,9 @@ declares, within its partition of the pipeline; and an invalid return value make
 instead of guessing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jobrunner.attempt import Attempt
@@ -98,6 +99,9 @@ class Link:
             return Dropped()
         if isinstance(returned, Steer):
             return returned
+        if self.fan_out and isinstance(returned, Iterator):
+            # Here, as an error of the function itself is a failed attempt; below it would be a wrong return value.
+            returned = list(islice(returned, LARGEST_SPREAD + 1))
         try:
             if self.is_sink:
                 return self._result(returned)
@@ -136,7 +140,7 @@ class Link:
                 "return a list of payloads and To(...), or yield them"
             )
         children: list[Moved] = []
-        for one in returned:  # stops at the limit: a generator may yield millions, or have no end
+        for one in returned:  # stops at the limit: there may be millions
             if len(children) == LARGEST_SPREAD:
                 raise PipelineError(
                     f"station {self.queue!r} made more than {LARGEST_SPREAD} items of one; "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobrunner.errors import InvalidOption
+from jobrunner.errors import InvalidOption, ParameterError
 from jobrunner.etl import Drop, Pipeline, To
 from jobrunner.outcome import Dropped, Fail, FannedOut, Moved, Retry
 
@@ -200,6 +200,19 @@ def test_a_fan_out_without_end_is_an_error_at_once(orders: Pipeline, visit: Visi
         asyncio.run(visit("orders/awaited")) if is_async else visit("orders/plain")
     assert len(made) == 1001
     assert ended == [True] * is_async
+
+
+def test_an_error_of_a_generator_is_its_own_whatever_its_class(orders: Pipeline, visit: Visit) -> None:
+    """An error of jobrunner, as of a wrong call in the function, counted as a wrong return value: the item was dead at
+    once, without a traceback."""
+
+    @orders.station("raw", to="next", fan_out=True)
+    def parts(item: Any) -> Any:
+        yield 1
+        raise ParameterError("of the function")
+
+    with pytest.raises(ParameterError, match="of the function"):
+        visit("orders/raw")
 
 
 def test_a_fan_out_with_several_ways_needs_to_for_each(orders: Pipeline, visit: Visit) -> None:
