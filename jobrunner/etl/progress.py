@@ -18,7 +18,8 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import ServerError
 from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.batches import batches_of, stopped_by
-from jobrunner.inspector.live_snapshot import CAME, ENDED, LEFT, Growth
+from jobrunner.inspector.live_rates import Growth
+from jobrunner.inspector.snapshot import CAME, ENDED, LEFT
 
 UNDECLARED = "undeclared"
 """The kind of a queue that the pipeline does not declare."""

@@ -26,6 +26,12 @@ T = TypeVar("T")
 _ORIGINS_AT_ONCE = 500
 CALLS_AT_ONCE = 10
 """Commands that look at queues in one round trip: others wait for some ten milliseconds at most."""
+CAME = ("enqueued", "moved_in")
+"""Totals of a queue, here and below: by what they count."""
+ENDED = ("succeeded", "dropped", "cancelled", "dead", "orphaned")
+LEFT = (*ENDED, "moved_out")
+WENT_WRONG = ("failed", "recovered")
+"""Attempts that failed, and leases that ended without a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ from jobrunner.client.client import Client
 from jobrunner.clock import sleep
 from jobrunner.formatting import install_command
 from jobrunner.inspector.error_groups import ErrorGroups
-from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
+from jobrunner.inspector.live_rates import LiveRates, live_rates_of
+from jobrunner.inspector.live_snapshot import LiveSnapshot, look, recent_failures
 
 _EXAMPLES = """\b
 Examples:

@@ -14,7 +14,8 @@ from jobrunner.client.records import WorkerRecord
 from jobrunner.formatting import bar, counted, curve, display_width, duration, number, percent, short_duration, size
 from jobrunner.inspector.doctor.attention import urgent_checks
 from jobrunner.inspector.doctor.environment import is_nearly_full
-from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
+from jobrunner.inspector.live_rates import Rates
+from jobrunner.inspector.live_snapshot import LiveSnapshot
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 

@@ -24,7 +24,8 @@ from jobrunner.errors import JobrunnerError, ServerUnavailable, UsageError
 from jobrunner.etl.graph import end_queues, published
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.error_groups import ErrorGroups, read_groups
-from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look
+from jobrunner.inspector.live_rates import LiveRates, live_rates_of
+from jobrunner.inspector.live_snapshot import LiveSnapshot, look
 from jobrunner.inspector.search import matching, search
 from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.snapshot import waiting_once

@@ -7,7 +7,8 @@ from typing import Literal
 
 from jobrunner.formatting import counted
 from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView
-from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
+from jobrunner.inspector.live_rates import Rates
+from jobrunner.inspector.live_snapshot import LiveSnapshot
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import STATES, TaskRow
 from jobrunner.redaction import Redaction

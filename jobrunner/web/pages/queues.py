@@ -11,7 +11,7 @@ from jobrunner.errors import InvalidName
 from jobrunner.inspector.attempts import with_beginnings
 from jobrunner.inspector.doctor.attention import limit_checks, lost_checks, stall_checks, statistics_checks
 from jobrunner.inspector.limit_use import limit_uses
-from jobrunner.inspector.live_snapshot import Rates
+from jobrunner.inspector.live_rates import Rates
 from jobrunner.inspector.search_filter import Filter
 from jobrunner.inspector.shards import OTHERS
 from jobrunner.inspector.snapshot import is_known, queue_views

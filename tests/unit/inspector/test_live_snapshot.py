@@ -8,7 +8,8 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import stats as stats_calls
 from jobrunner.client.client import Client, broker_of, keys_of
 from jobrunner.error_groups import telling_line
-from jobrunner.inspector.live_snapshot import LiveRates, LiveSnapshot, live_rates_of, look, recent_failures
+from jobrunner.inspector.live_rates import LiveRates, live_rates_of
+from jobrunner.inspector.live_snapshot import LiveSnapshot, look, recent_failures
 from tests.support.clock import Clock
 
 

@@ -7,7 +7,8 @@ from jobrunner.broker.calls.server import ServerFacts
 from jobrunner.cli.top.state import Screen, settled
 from jobrunner.client.records import WorkerRecord
 from jobrunner.inspector.error_groups import ErrorGroups, ErrorGroupView
-from jobrunner.inspector.live_snapshot import LiveSnapshot, Rates
+from jobrunner.inspector.live_rates import Rates
+from jobrunner.inspector.live_snapshot import LiveSnapshot
 from jobrunner.inspector.snapshot import QueueView
 from jobrunner.inspector.task_rows import TaskRow
 
