@@ -17,7 +17,7 @@ from jobrunner.clock import from_ms, monotonic
 from jobrunner.errors import JobrunnerError
 from jobrunner.inspector.attempts import lease_checks, still_running, with_beginnings
 from jobrunner.inspector.doctor.attention import lines_of_lost, lost_rows
-from jobrunner.inspector.doctor.workload import UnknownType, lines_in_doubt, unknown_types
+from jobrunner.inspector.doctor.unknown_jobs import UnknownType, lines_in_doubt, unknown_types
 from jobrunner.inspector.error_groups import DeadOfJob, dead_by_job
 from jobrunner.inspector.shards import OTHERS
 from jobrunner.inspector.snapshot import (

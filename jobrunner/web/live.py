@@ -28,7 +28,8 @@ from jobrunner.formatting import describe, duration
 from jobrunner.inspector.doctor import Check, fail, warn
 from jobrunner.inspector.doctor.attention import unread_checks, urgent_checks
 from jobrunner.inspector.doctor.environment import facts_checks
-from jobrunner.inspector.doctor.workload import leader_check, slots_check, unknown_type_check
+from jobrunner.inspector.doctor.unknown_jobs import unknown_type_check
+from jobrunner.inspector.doctor.workload import leader_check, slots_check
 from jobrunner.inspector.live_rates import LiveRates, Rates
 from jobrunner.inspector.live_snapshot import LiveSnapshot, look
 from jobrunner.inspector.snapshot import QueueView, waiting_once

@@ -1,30 +1,16 @@
-"""Checks of the workload: workers, unserved queues, unknown jobs, and programs with different prefixes.
-
-An unknown job is needed by a task of a served queue, and no worker of that queue has loaded it. Workers release such a
-task with a delay, as another worker may know the job, and after a day it fails and is dead. So the check reads the
-tasks that are first in the queue and those that are due next.
-
-Other prefixes are those of other set-ups on the same server, also in databases with other numbers; the scan for them is
-bounded in time.
-"""
+"""Checks of the workload: workers, queues, unknown jobs, and programs with different prefixes."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from urllib.parse import parse_qs, urlencode, urlsplit
 
-from jobrunner.broker.broker import Broker, run_each_or_errors
-from jobrunner.broker.call import Call, command
+from jobrunner.broker.broker import run_each_or_errors
+from jobrunner.broker.call import Call
 from jobrunner.broker.calls.leader import heartbeats
 from jobrunner.broker.calls.server import ServerFacts, server_time
-from jobrunner.broker.connect import Endpoint
-from jobrunner.broker.keys import Keys
-from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
-from jobrunner.client.operations.operation import run_operation
-from jobrunner.client.records import WorkerRecord, queue_names
-from jobrunner.clock import from_ms, monotonic, unix_ms
+from jobrunner.client.client import Client, broker_of, keys_of
+from jobrunner.client.records import WorkerRecord
+from jobrunner.clock import from_ms
 from jobrunner.errors import NO_ANSWER, JobrunnerError, ServerRefused, ServerUnavailable
 from jobrunner.formatting import counted, duration
 from jobrunner.inspector.attempts import stray_leases
@@ -40,6 +26,8 @@ from jobrunner.inspector.doctor.attention import (
     statistics_checks,
     unserved_check,
 )
+from jobrunner.inspector.doctor.other_prefixes import OtherPrefix, neighbour_checks, other_prefixes
+from jobrunner.inspector.doctor.unknown_jobs import lines_in_doubt, unknown_type_check, unknown_types
 from jobrunner.inspector.limit_use import inflight_use
 from jobrunner.inspector.shards import queue_of, with_shards
 from jobrunner.inspector.snapshot import QueueView, Shards, holding, leader, views_and_shards
@@ -49,148 +37,16 @@ from jobrunner.jobs.declared_queues import cap_advice
 
 _UNREAD = "cannot be read"
 _ASK_AS = "ask as a viewer or a worker, see Roles in docs/security.md"
-_ALIVE_MS = 60_000
 _SILENT_MS = 15_000
 """More than the ten seconds between heartbeats: a worker that starts during the checks is not silent."""
 _SILENT_COUNTED = 100
-_LOOKS_FOR_S = 0.3
-_NAMES_AT_ONCE = 1000
-_QUEUES_COUNTED = 100
-_ENDING = b":queues"
-_QUEUES_IN_DOUBT, _TASKS_IN_DOUBT = 3, 20
+_QUEUES_IN_DOUBT = 3
 _QUEUES_SAMPLED = 20
 _TASKS_SAMPLED = 20
 _WARNED_OF = 10
 _HOUR = timedelta(hours=1)
 _FAILED_SHARE = 0.2
 """A job is reported above this share of failed attempts; equal to the default threshold of the dashboard."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherPrefix:
-    """A prefix in a database (None: the client's own), with its open tasks and live workers."""
-
-    prefix: str
-    database: int | None
-    undone: int
-    workers: int
-
-    def __str__(self) -> str:
-        return f"prefix {self.prefix!r}" + (f" of database {self.database}" if self.database is not None else "")
-
-
-def other_prefixes(client: Client, facts: ServerFacts | None) -> list[OtherPrefix]:
-    """Other prefixes of this database that a scan of 0.3 s finds, and prefixes of all other databases with keys."""
-    found = [one for one in _in_database(broker_of(client), None) if one.prefix != keys_of(client).prefix]
-    for number, url in _other_databases(client, facts):
-        with closing(Broker(Endpoint(url), retry_timeout_s=0)) as broker:
-            found += _in_database(broker, number)
-    return found
-
-
-def _in_database(broker: Broker, number: int | None) -> Iterator[OtherPrefix]:
-    prefixes: set[str] = set()
-    with suppress(JobrunnerError):  # this user may not scan, or not read that database
-        prefixes = _prefixes(broker)
-    for prefix in sorted(prefixes):
-        with suppress(JobrunnerError):  # a key of another program with a similar name
-            if (found := _look(broker, Keys(prefix), number)) is not None:
-                yield found
-
-
-def _prefixes(broker: Broker) -> set[str]:
-    nodes = broker.nodes()
-    return set[str]().union(*(_prefixes_of(one, _LOOKS_FOR_S / len(nodes)) for one in nodes))
-
-
-def _prefixes_of(node: Broker, at_most_s: float) -> set[str]:
-    found, cursor, ends = set[str](), b"0", monotonic() + at_most_s
-    while True:
-        cursor, names = node.run(_scan(cursor))
-        found.update(name.removesuffix(_ENDING).decode("utf-8", "replace") for name in names)
-        if cursor == b"0" or monotonic() > ends:
-            return found
-
-
-def _scan(cursor: bytes) -> Call[tuple[bytes, list[bytes]]]:
-    words = ("SCAN", cursor, "MATCH", b"*" + _ENDING, "COUNT", _NAMES_AT_ONCE, "TYPE", "set")
-    return command(*words, read=lambda reply: (reply[0], reply[1]))
-
-
-def _look(broker: Broker, keys: Keys, number: int | None) -> OtherPrefix | None:
-    names = run_operation(broker, queue_names(keys))[:_QUEUES_COUNTED]
-    if not names:
-        return None
-    sets = [getattr(keys.queue(name), state) for name in names for state in ("waiting", "scheduled", "pending")]
-    alive = command("ZCOUNT", keys.workers, unix_ms() - _ALIVE_MS, "+inf", read=int)
-    workers, *counts = broker.run_many([alive, *(command("ZCARD", key, read=int) for key in sets)])
-    return OtherPrefix(prefix=keys.prefix, database=number, undone=sum(counts), workers=workers)
-
-
-def _other_databases(client: Client, facts: ServerFacts | None) -> Iterable[tuple[int, str]]:
-    parts = urlsplit(endpoint_of(client).url)
-    if facts is None or parts.scheme not in ("redis", "rediss", "unix"):
-        return
-    asked = parse_qs(parts.query)
-    is_socket = parts.scheme == "unix"
-    named = asked.pop("db", ["" if is_socket else parts.path.strip("/")])[0]
-    own = int(named) if named.isdigit() else 0
-    for number in facts.databases:
-        if number != own:
-            query = urlencode({"db": str(number)} | {name: values[0] for name, values in asked.items()})
-            yield number, f"{parts.scheme}://{parts.netloc}{parts.path if is_socket else ''}?{query}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownType:
-    """A job that no worker of a queue knows. `tasks`: the number of its tasks among those that were read."""
-
-    queue: str
-    type: str
-    tasks: int
-
-
-def lines_in_doubt(
-    client: Client, queues: Iterable[QueueView], workers: Sequence[WorkerRecord], shards: Mapping[str, Shards],
-    *, most: int = _QUEUES_IN_DOUBT,
-) -> list[Call[list[TaskRow]]]:
-    """Calls that read the first 20 waiting and scheduled tasks of the fullest queues whose workers all list their jobs;
-    queues of pipelines are left out, as a station takes any item."""
-    doubtful = [one for one in queues if (one.waiting or one.scheduled) and _known(one.name, workers) is not None]
-    fullest = sorted(doubtful, key=lambda one: -(one.waiting + one.scheduled))[:most]
-    return [
-        call
-        for one in fullest
-        for state in ("waiting", "scheduled")
-        if getattr(one, state)
-        for call in some_lines(client, holding(shards[one.name], state), state, count=_TASKS_IN_DOUBT)
-    ]
-
-
-def unknown_types(lines: Iterable[TaskRow], workers: Sequence[WorkerRecord]) -> list[UnknownType]:
-    """The jobs of these tasks that no worker of their queue knows."""
-    found: Counter[tuple[str, str]] = Counter()
-    for line in lines:
-        queue = queue_of(line.queue)
-        known = _known(queue, workers)
-        if line.type and known is not None and line.type not in known:
-            found[queue, line.type] += 1
-    return [UnknownType(queue=queue, type=job, tasks=tasks) for (queue, job), tasks in sorted(found.items())]
-
-
-def unknown_type_check(one: UnknownType) -> Check:
-    """The check result for an unknown job type."""
-    found = f"{one.queue}: no live worker knows the job {one.type!r}, of {one.tasks} or more tasks to do"
-    advice = "start a worker with the module that declares it; else they fail after a day (--unknown-grace) and die"
-    return warn("job", found, advice)
-
-
-def _known(queue: str, workers: Sequence[WorkerRecord]) -> frozenset[str] | None:
-    """All jobs that workers of the queue have loaded; None when unknown or irrelevant."""
-    serving = [worker.types for worker in workers if queue in worker.queues]
-    if "/" in queue or not serving or any(types is None for types in serving):
-        return None
-    return frozenset(one for types in serving for one in types or ())
 
 
 def no_worker_check(url: str, silent: Sequence[tuple[str, float]] = ()) -> Check:
@@ -414,14 +270,3 @@ def types_checks(client: Client, known: Collection[str]) -> Iterator[Check]:
         problem = f"{queue}: tasks of job {job!r}, which the modules do not declare"
         advice = "load its module in the worker, or correct the job's name: workers hand its tasks back, for a day"
         yield warn("job", problem, advice)
-
-
-def neighbour_checks(here: OtherPrefix, others: Collection[OtherPrefix]) -> Iterator[Check]:
-    """Whether producers and workers appear to use different prefixes or databases."""
-    for other in others:
-        idle, busy = sorted((here, other), key=lambda one: one.undone and not one.workers)
-        if busy.undone and not busy.workers and idle.workers:
-            found = f"{busy} has {busy.undone} to do and no worker, while {idle} has {idle.workers} at work"
-            yield warn("prefix", found, "if the two should be one, use the same --url and --prefix everywhere")
-        elif other.undone or other.workers:
-            yield ok("prefix", f"{other} is in use too: {other.undone} to do, {other.workers} at work")

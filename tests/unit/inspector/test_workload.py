@@ -11,15 +11,8 @@ from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.calls import leases, queues
 from jobrunner.broker.calls.server import server_time
 from jobrunner.client.client import Client, broker_of, keys_of
-from jobrunner.inspector.doctor.workload import (
-    OtherPrefix,
-    leader_check,
-    neighbour_checks,
-    no_worker_check,
-    other_prefixes,
-    types_checks,
-    work_checks,
-)
+from jobrunner.inspector.doctor.other_prefixes import OtherPrefix, neighbour_checks, other_prefixes
+from jobrunner.inspector.doctor.workload import leader_check, no_worker_check, types_checks, work_checks
 from jobrunner.inspector.snapshot import server_facts
 from jobrunner.periodic import PeriodicDefinition
 from jobrunner.task import Task, new_id
