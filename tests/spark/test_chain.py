@@ -241,6 +241,7 @@ def test_a_wrong_schema_within_a_chain_stops_it(
     few = flights.push_many("raw", [{"n": "x", "even": True}] * 5)
     driver = driver_of("raw")
     driver.step(spark)
+    driver._lanes[0].closing.wait(60)  # a thread rolls the batch forward
     assert (set(stored(tmp_path, "on_time")), audit("flights/raw")["dead"]) == ({*odd}, len(few))
 
     flights.push_many("raw", [{"n": "x", "even": n % 2 == 0} for n in range(20)])
