@@ -19,8 +19,8 @@ import pytest
 from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 from jobrunner.errors import BatchLost, InvalidOption, MicroBatchChanged, StationError, TableError
-from jobrunner.spark import SinkBatch, micro_batch, sql_sink, sql_transaction, write_sql
-from jobrunner.spark.sql_sink import _is_in_autocommit
+from jobrunner.spark import SinkBatch, micro_batch, sql_record, sql_transaction, write_sql
+from jobrunner.spark.sql_dialect import is_in_autocommit
 from tests.support.postgres import binaries, postgres
 from tests.support.waiting import wait_for
 
@@ -124,7 +124,7 @@ def test_rows_of_a_connection_may_have_any_form(database, monkeypatch, form):
     write_sql(numbers(1), batch("a", 3), connect, "late")
     with pytest.raises(BatchLost, match="batch a was written to late by attempt 3; attempt 2 changed nothing"):
         write_sql(numbers(7), batch("a", 2), connect, "late")
-    monkeypatch.setattr(sql_sink, "query_of_this_run", lambda: "one")
+    monkeypatch.setattr(sql_record, "query_of_this_run", lambda: "one")
     for number in (0, 1, 1):
         write_sql(numbers(number), micro_batch("topic", number), connect, "late")
     assert database.rows() == [(0, "topic-0"), (1, "a"), (1, "topic-1")]
@@ -134,7 +134,7 @@ def test_a_micro_batch_is_replaced_only_while_it_is_the_last_and_by_its_own_quer
     """With a checkpoint from a backup, or a new one, it took the place of other rows, which were in no table then."""
 
     def write(rows, number, query):
-        monkeypatch.setattr(sql_sink, "query_of_this_run", lambda: query)
+        monkeypatch.setattr(sql_record, "query_of_this_run", lambda: query)
         write_sql(rows, micro_batch("topic-a", number), database.connect, "late")
 
     for number in (0, 1, 1):
@@ -460,7 +460,7 @@ def test_the_autocommit_mode_of_a_driver_for_mysql_is_asked_for():
         def autocommit(self, value):
             """As that of pymysql, which sets the mode."""
 
-    assert [_is_in_autocommit(Connection(mode)) for mode in (True, False)] == [True, False]
+    assert [is_in_autocommit(Connection(mode)) for mode in (True, False)] == [True, False]
 
 
 class MySQL:
