@@ -5,19 +5,11 @@ attempts; it is killed when an attempt runs out of time, or when it takes too mu
 it died. A crash costs the attempt it ran and no other.
 """
 
-import math
-import os
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from jobrunner.attempt import Attempt
-from jobrunner.clock import monotonic
 from jobrunner.errors import AttemptCrashed
 from jobrunner.jobs.registry import definition_for, timeout_of
 from jobrunner.logs import SafeLogger
@@ -25,9 +17,9 @@ from jobrunner.loop import Complaints
 from jobrunner.observers import current_traceparent
 from jobrunner.outcome import Outcome, Released
 from jobrunner.redaction import names_hidden_in_errors
-from jobrunner.worker.child_processes import environment_of_child
-from jobrunner.worker.recycling import MIB, resident_bytes
-from jobrunner.worker.run.child import PIECE, frame, lacks, read_outcome, unframed, write_attempt
+from jobrunner.worker.recycling import MIB
+from jobrunner.worker.run.child import read_outcome, write_attempt
+from jobrunner.worker.run.child_process import ChildProcess, NotTakenError
 from jobrunner.worker.run.error_outcome import out_of_time
 from jobrunner.worker.run.executor import CANNOT_START, START_HINT, RunAttempt
 from jobrunner.worker.run.runner import Begin, Runner, nothing
@@ -36,13 +28,9 @@ _log = SafeLogger("jobrunner.processes")
 _START_S = 30.0
 _SLOW_HINT = "it is waited for: the machine is overloaded, or the modules of the jobs take long to import"
 _BROKEN_HINT = "it tries again; mend what it imports, or restart the worker when its code was changed"
-_LOOK_S = 0.25
 _LATE_S = 1.0
-_LAST_WORDS_S = 0.2
 _NO_CHILD_PAUSE_S = 1.0
 """Before a task for which no process could be started goes back, and the slot takes the next."""
-_SMALL = 4096
-"""Bytes of a message that the socket takes at once, whether the child reads or not."""
 
 
 class ProcessSlots:
@@ -152,7 +140,7 @@ class ProcessSlot:
     def _answer(self, attempt: Attempt, timeout_s: float | None) -> Outcome:
         try:
             return self._exchange(attempt, timeout_s)
-        except _NotTakenError:  # the child died before it began the attempt: another one may
+        except NotTakenError:  # the child died before it began the attempt: another one may
             if self._closing.is_set():
                 raise
             self._end_child()
@@ -168,11 +156,11 @@ class ProcessSlot:
         outcome: Outcome = child.exchange(message, timeout_s, read, lambda: self._pass_on_stop(child, attempt))
         return outcome
 
-    def _pass_on_stop(self, child: "ChildProcess", attempt: Attempt) -> None:
+    def _pass_on_stop(self, child: ChildProcess, attempt: Attempt) -> None:
         if self._is_stopped(attempt.token):
             child.stop(attempt.token)
 
-    def _ready_child(self) -> "ChildProcess":
+    def _ready_child(self) -> ChildProcess:
         if self._child is not None and self._child.has_ended:
             self._end_child()
         with self._lock:
@@ -228,126 +216,3 @@ class _NoChildError(Exception):
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
         self.hint = hint
-
-
-class _NotTakenError(EOFError):
-    """The child died before it had read the whole message."""
-
-
-class ChildProcess:
-    """One child, the socket to it, and the pipe that ends it when this process ends."""
-
-    def __init__(self) -> None:
-        self.is_ready = False
-        """Whether it has answered the greeting."""
-        self.hidden: tuple[str, ...] | None = None
-        """The names that it was told to hide in errors."""
-        self._is_greeted = False
-        self._stop_sent = ""
-        self._received = bytearray()
-        self._timeout_s: float | None = None
-        self._socket, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", "jobrunner.worker.run.child", str(theirs.fileno()), str(lifeline)]
-        try:
-            self._process = subprocess.Popen(  # noqa: S603
-                command, pass_fds=(theirs.fileno(), lifeline), stdin=subprocess.DEVNULL, env=environment_of_child()
-            )
-        except BaseException:
-            self._socket.close()
-            os.close(self._lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(lifeline)
-
-    def greet(self, greeting: bytes, timeout_s: float) -> bytes:
-        """Sends the greeting with the first call, and waits for the answer: why the child cannot work, or b"".
-
-        Raises as `exchange`; after a TimeoutError it may be called again."""
-        message, self._is_greeted = None if self._is_greeted else greeting, True
-        answer: bytes = self.exchange(message, timeout_s, bytes)
-        self.is_ready = True
-        return answer
-
-    def exchange(
-        self, message: bytes | None, timeout_s: float | None, read: Callable[[bytes], Any],
-        look: Callable[[], object] = lambda: None,
-    ) -> Any:  # fmt: skip
-        """Sends a message, unless it is None, and waits for the answer, calling `look` a few times a second. Answers
-        for which `read` returns None are ignored.
-
-        Raises TimeoutError, or EOFError when the child died. A local socket that is closed with unread bytes resets its
-        peer (unix(7)), so a reset tells that the child had not read the message; other systems may not tell.
-        """
-        ends = math.inf if timeout_s is None else monotonic() + timeout_s
-        try:
-            if message is not None:
-                if len(message) > _SMALL:
-                    self._limit(timeout_s)
-                self._socket.sendall(frame(message))
-            while (answer := read(self._receive(ends, look))) is None:
-                pass
-            return answer
-        except ConnectionError as error:
-            raise _NotTakenError from error
-
-    def _receive(self, ends: float, look: Callable[[], object]) -> bytes:
-        received, has_ended = self._received, False
-        while (lacking := lacks(received)) > 0:
-            left = ends - monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._limit(0.0 if has_ended else min(left, _LOOK_S))
-            try:
-                piece = self._socket.recv(max(lacking, PIECE))
-            except (TimeoutError, BlockingIOError):
-                if has_ended:  # what it started may hold its end of the socket
-                    raise EOFError from None
-                has_ended = self.has_ended
-                look()
-                continue
-            if not piece:
-                raise EOFError
-            received += piece
-        return unframed(received)
-
-    def _limit(self, timeout_s: float | None) -> None:
-        if timeout_s != self._timeout_s:  # each change is a call of the system
-            self._timeout_s = timeout_s
-            self._socket.settimeout(timeout_s)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the child died, or was killed."""
-        return self._process.poll() is not None
-
-    @property
-    def resident_bytes(self) -> int:
-        """Its resident memory; 0 where the system has no /proc."""
-        return resident_bytes(self._process.pid)
-
-    def stop(self, token: str) -> None:
-        """Notifies the child, once, that an attempt should stop."""
-        if token == self._stop_sent:
-            return
-        self._stop_sent = token
-        with suppress(OSError):
-            os.write(self._lifeline, f"{token}\n".encode())
-
-    def kill(self) -> None:
-        """SIGKILL; nothing is cleaned up."""
-        self._process.kill()
-
-    def end(self) -> str:
-        """Kills the child and says how it had ended, when it had. Cleans up."""
-        code: int | None = None
-        with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_LAST_WORDS_S)
-        self._process.kill()
-        self._process.wait()
-        self._socket.close()
-        os.close(self._lifeline)
-        if code is None:
-            return "was killed"
-        return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"

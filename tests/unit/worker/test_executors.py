@@ -20,7 +20,7 @@ from jobrunner import Client, job
 from jobrunner.attempt import Attempt
 from jobrunner.client.client import keys_of
 from jobrunner.outcome import Failed, Outcome, Released, Succeeded
-from jobrunner.worker.run import event_loop, processes
+from jobrunner.worker.run import child_process, event_loop, processes
 from jobrunner.worker.run import executor as executor_module
 from jobrunner.worker.run.child import frame, read_outcome, serve, write_attempt, write_greeting, write_outcome
 from jobrunner.worker.run.coroutines import CoroutineExecutor
@@ -391,9 +391,9 @@ def test_a_child_that_cannot_be_started_keeps_no_descriptor(monkeypatch: pytest.
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "pipe", pipe_and_copy)
-    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    monkeypatch.setattr(child_process.subprocess, "Popen", popen)
     with pytest.raises(BlockingIOError):
-        processes.ChildProcess()
+        child_process.ChildProcess()
     (copy,) = kept
     with os.fdopen(copy, "rb") as reading:
         os.set_blocking(copy, False)
