@@ -24,6 +24,7 @@ from jobrunner.loop import Complaints, Loop
 from jobrunner.payload_store.stored_payloads import StoredPayloads, without_store
 from jobrunner.settings import as_arguments
 from jobrunner.worker.batch_drivers import BatchDrivers
+from jobrunner.worker.declarations import Declarations
 from jobrunner.worker.fetch.fetcher import Fetcher
 from jobrunner.worker.fetch.intake import TaskParts
 from jobrunner.worker.fetch.queue_caps import CappedRotation
@@ -34,14 +35,7 @@ from jobrunner.worker.lease_keeper.keeper_client import KeeperClient
 from jobrunner.worker.lease_keeper.keeper_link import SHORT_MS, HeldLeases
 from jobrunner.worker.payload_cleaner import PayloadCleaner
 from jobrunner.worker.process_guard import Canary, lost_descriptors
-from jobrunner.worker.queues import (
-    Declarations,
-    caps_of,
-    longest_poll_s,
-    shortest_lease_s,
-    tried_once,
-    warn_of_open_batches,
-)
+from jobrunner.worker.queues import caps_of, longest_poll_s, shortest_lease_s, warn_of_open_batches
 from jobrunner.worker.report.attempt_log import AttemptEvents, AttemptLog
 from jobrunner.worker.report.reported_outcome import UnknownJobs
 from jobrunner.worker.report.stats import StatsRecorder
@@ -62,6 +56,7 @@ from jobrunner.worker.settings import WorkerSettings
 from jobrunner.worker.shards import ServedShards, served_shards
 from jobrunner.worker.slices import SliceLoop
 from jobrunner.worker.slot_monitor import SlotMonitor
+from jobrunner.worker.startup import tried_once
 from jobrunner.worker.worker_state import RunUntil, WorkerState
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from jobrunner.errors import DriverFailed, InvalidOption
 from jobrunner.jobs.batch_driver import BatchEnd, CurrentBatch, Driver
 from jobrunner.jobs.registry import driver_of
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.queues import align_queue
+from jobrunner.worker.declarations import align_queue
 from jobrunner.worker.shards import ServedShards, read_shard_counts
 
 _log = SafeLogger("jobrunner.drivers")

@@ -5,12 +5,13 @@ and goes on by itself, after minutes where it has much to load: the worker waits
 may be a wrong address: then the worker ends, and its supervisor or service manager starts another.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from jobrunner.broker.broker import Broker
 from jobrunner.broker.calls.rights import Denied, denied, may_use
-from jobrunner.broker.calls.server import facts, ping
+from jobrunner.broker.calls.server import check_format, facts, ping
 from jobrunner.broker.redis_errors import BusyLoadingError, refuses_writes
 from jobrunner.client.client import Client, broker_of, endpoint_of, keys_of
 from jobrunner.client.current import configured_client
@@ -18,7 +19,6 @@ from jobrunner.clock import monotonic
 from jobrunner.errors import NO_ANSWER, ServerError, ServerRefused, UnsafeServer, UsageError
 from jobrunner.jobs.registry import load_modules
 from jobrunner.logs import SafeLogger
-from jobrunner.worker.queues import tried_once
 from jobrunner.worker.worker_state import WorkerState
 
 _PAUSE_S = 0.5
@@ -40,6 +40,21 @@ def load_jobs(modules: Iterable[str], client: Client, *, is_given: bool) -> Clie
             "that module before configure(…) or Worker(…), or give the worker a Client(…) of its own"
         )
     return now
+
+
+@contextmanager
+def tried_once(client: Client) -> Iterator[Broker]:
+    """On a cluster a driver that does not wait for a node that is away: each queue there would cost the start of a
+    worker the whole time for which its client tries. Of one server, on which all depends, the client's own."""
+    if endpoint_of(client).cluster is None:
+        yield broker_of(client)
+        return
+    greeting = check_format(keys_of(client))
+    broker = Broker(endpoint_of(client), retry_timeout_s=0, now_ms=broker_of(client).now_ms, greeting=greeting)
+    try:
+        yield broker
+    finally:
+        broker.close()
 
 
 def check_server(client: Client, *, allow_eviction: bool) -> None:

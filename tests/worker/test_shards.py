@@ -14,11 +14,11 @@ from jobrunner.client.client import broker_of, keys_of
 from jobrunner.client.operations.partitions import align
 from jobrunner.errors import InvalidOption, ServerUnavailable
 from jobrunner.jobs.registry import register_driver
-from jobrunner.worker import queues
+from jobrunner.worker import declarations, startup
+from jobrunner.worker.declarations import Declarations
 from jobrunner.worker.fetch.queue_caps import CappedRotation
 from jobrunner.worker.fetch.reserve_plan import QueueRotation
 from jobrunner.worker.lease_keeper.keeper_link import HeldWork
-from jobrunner.worker.queues import Declarations
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
@@ -107,10 +107,10 @@ def test_a_setting_that_a_heartbeat_publishes_anew_reaches_all_shards(current, s
 
 def test_a_setting_reaches_all_shards_although_the_reply_of_its_heartbeat_was_lost(current, add):
     queue("spread", max_attempts=3)
-    broker, declarations = broker_of(current), Declarations(broker_of(current), keys_of(current), (), 10)
-    broker.run_many(declarations.asking())
+    broker, published = broker_of(current), Declarations(broker_of(current), keys_of(current), (), 10)
+    broker.run_many(published.asking())
 
-    declarations.take(broker.run_many(declarations.asking()))
+    published.take(broker.run_many(published.asking()))
 
     names = ("spread", "spread@1", "spread@2", "spread@3")
     assert [current.queue(name).settings().max_attempts for name in names] == [3] * 4
@@ -127,7 +127,7 @@ def test_a_declared_setting_reaches_shards_that_were_away_when_the_worker_starte
             raise ServerUnavailable("the node of spread@2 is away")
         return align(ref)
 
-    monkeypatch.setattr(queues, "align", align_later)
+    monkeypatch.setattr(declarations, "align", align_later)
     start(queues=["spread"], heartbeat=0.2)
 
     names = ("spread", "spread@1", "spread@2", "spread@3")
@@ -140,10 +140,10 @@ def test_a_worker_starts_although_the_node_of_events_is_away(current, add, monke
     def break_off(_reply):
         raise ServerUnavailable("the node of events is away")
 
-    monkeypatch.setattr(queues, "_configured", lambda *_: command("PING", read=break_off))
+    monkeypatch.setattr(declarations, "_configured", lambda *_: command("PING", read=break_off))
     queue("spread", max_attempts=3)
 
-    assert queues.publish_declared(current, heartbeat_s=10) == {}
+    assert declarations.publish_declared(current, heartbeat_s=10) == {}
     assert current.queue("spread@1").settings().max_attempts == 3
 
 
@@ -155,16 +155,16 @@ def test_queues_without_partitions_share_the_round_trips_of_the_start_of_a_worke
     replies = broker._replies
     monkeypatch.setattr(broker, "_replies", lambda *given: trips.append(1) or replies(*given))
 
-    assert queues.publish_declared(current, heartbeat_s=10) == {}
+    assert declarations.publish_declared(current, heartbeat_s=10) == {}
     assert len(trips) < 10
     assert current.queue("declared29").settings().max_attempts == 3
 
 
 def test_the_start_of_a_worker_waits_for_a_server_and_for_no_node_of_a_single_queue(current):
     """Each queue on a node that was away cost it the two seconds for which its client tries."""
-    with Client("redis+cluster://localhost:1", "t") as spread, queues.tried_once(spread) as broker:
+    with Client("redis+cluster://localhost:1", "t") as spread, startup.tried_once(spread) as broker:
         assert broker._retry_timeout_s == 0
-    with queues.tried_once(current) as broker:
+    with startup.tried_once(current) as broker:
         assert broker is broker_of(current)
 
 

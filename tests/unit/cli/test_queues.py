@@ -14,7 +14,7 @@ from jobrunner.client.client import Client, keys_of
 from jobrunner.clock import utc_now
 from jobrunner.inspector.audit import entries
 from jobrunner.queue_settings import QueueSettings, RateLimit
-from jobrunner.worker.queues import publish_declared
+from jobrunner.worker.declarations import publish_declared
 
 
 def test_the_list_counts_every_queue(cli: Callable[..., Any], client: Client) -> None:

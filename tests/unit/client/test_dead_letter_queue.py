@@ -6,7 +6,7 @@ import pytest
 
 from jobrunner import Client, queue
 from jobrunner.jobs.declared_queues import forget_queue
-from jobrunner.worker.queues import publish_declared
+from jobrunner.worker.declarations import publish_declared
 
 
 @pytest.fixture

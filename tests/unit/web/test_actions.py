@@ -27,7 +27,7 @@ from jobrunner.web.credentials import Token
 from jobrunner.web.operations import Operations, read_operation
 from jobrunner.web.pages import all_actions, all_pages
 from jobrunner.web.routing import ROLE_OF
-from jobrunner.worker.queues import publish_declared
+from jobrunner.worker.declarations import publish_declared
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
