@@ -22,6 +22,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
+from io import BytesIO
 from typing import Any
 
 import msgspec
@@ -39,6 +40,8 @@ _AWAITS = (
     "'async def' serves coroutine jobs only: write 'def around' with 'yield next(run)', which serves both, or name it "
     "around_async and add a 'def around'"
 )
+
+_IN_MAIN = "{name!r} is in __main__, the program itself, which they do not import"
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -109,12 +112,21 @@ class MiddlewareStack:
                 _check_kind(member, name, is_async)
 
     def pickled(self) -> bytes:
-        """All middleware for a child process. Raises UsageError."""
+        """All middleware for a child process. Raises UsageError, also for what a child could not restore: its tasks
+        would die."""
         import pickle  # most workers have no middleware
+
+        class ChildUnpickler(pickle.Unpickler):
+            def find_class(self, module: str, name: str) -> Any:
+                if module == "__main__":
+                    raise AttributeError(_IN_MAIN.format(name=name))
+                return super().find_class(module, name)
 
         for one in self._given:
             try:
-                pickle.dumps(one)
+                if isinstance(one, str) and one.startswith("__main__:"):
+                    raise AttributeError(_IN_MAIN.format(name=one.partition(":")[2]))
+                ChildUnpickler(BytesIO(pickle.dumps(one))).load()
             except Exception as error:
                 raise UsageError(
                     f"middleware {_name(one)} cannot be sent to child processes ({type(error).__name__}: {error}); "

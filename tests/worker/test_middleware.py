@@ -597,6 +597,39 @@ def test_children_are_not_started_with_middleware_that_cannot_be_sent(using: Any
         work(executor="processes")
 
 
+class OfTheProgram:
+    """Middleware in the file of the program itself."""
+
+    def around(self, run: Any, next: Any) -> Any:
+        yield next(run)
+
+
+class CannotBeRestored(OfTheProgram):
+    """Middleware that can be pickled, and no more."""
+
+    def __getstate__(self) -> Any:
+        return {"lock": "open"}
+
+    def __setstate__(self, _: Any) -> None:
+        raise RuntimeError("the lock is gone")
+
+
+def test_children_are_not_started_with_middleware_that_they_cannot_restore(
+    using: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker started, and each of its tasks died."""
+    using(CannotBeRestored())
+    with pytest.raises(UsageError, match=r"CannotBeRestored cannot be sent to child .*RuntimeError: the lock is gone"):
+        work(executor="processes")
+
+    monkeypatch.setattr(OfTheProgram, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "OfTheProgram", OfTheProgram, raising=False)
+    for own in (OfTheProgram(), "__main__:OfTheProgram"):
+        using(own)
+        with pytest.raises(UsageError, match=r"OfTheProgram.*'OfTheProgram' is in __main__, the program itself"):
+            work(executor="processes")
+
+
 def test_enqueueing_fails_with_the_middleware_and_sends_nothing(using: Any, declare: Any) -> None:
     class Refuses:
         def on_enqueue(self, task: Any, next: Any) -> Any:
