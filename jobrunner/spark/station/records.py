@@ -86,6 +86,17 @@ class RecordsView:
 
 
 _views: dict[tuple[str, str], RecordsView] = {}
+"""The views of the sinks that wrote last. One that is gone is made anew, from the notes and the server."""
+_VIEWS_KEPT = 100
+_making = threading.Lock()
+
+
+def _view_of(root: str, scope: str) -> RecordsView:
+    with _making:
+        view = _views[root, scope] = _views.pop((root, scope), RecordsView())
+        if len(_views) > _VIEWS_KEPT:
+            del _views[next(iter(_views))]
+        return view
 
 
 class SinkRecords:
@@ -107,7 +118,7 @@ class SinkRecords:
         self._settle = settle
         keys = lease.batches.keys
         self._scope = hashlib.sha256(keys.batches + sink.encode()).hexdigest()[:8]
-        self._view = _views.setdefault((root, self._scope), RecordsView())
+        self._view = _view_of(root, self._scope)
         self._own: BatchNote | None = None
 
     def note(self) -> frozenset[str]:

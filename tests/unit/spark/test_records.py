@@ -392,3 +392,20 @@ def test_a_disk_that_fails_as_it_is_forced_costs_no_item_an_attempt_and_leaves_n
     with pytest.raises(FolderError, match="late cannot be written: Input/output error"):
         sink.write(sink.take(3))
     assert [one.name for one in (tmp_path / "late").iterdir()] == ["_jobrunner"]
+
+
+def test_paths_that_are_written_to_no_more_are_forgotten_and_known_again(sink, forgetful, tmp_path, monkeypatch):
+    """A path for each hour: what is known of the notes of each was kept as long as the process lived."""
+    monkeypatch.setattr(records, "_views", {})
+    monkeypatch.setattr(records, "_VIEWS_KEPT", 3)
+    ids = sink.queue.push_many(range(9))
+    forgetful.save()
+    for hour in range(5):
+        sink.roots = [tmp_path / f"hour {hour}"]
+        sink.write(sink.take(1))
+    assert len(records._views) == 3
+    forgetful.go_back()
+
+    sink.roots = [tmp_path / "hour 0"]
+    sink.drain(9)
+    assert rows_in(tmp_path / "hour 0") == Counter(ids)
