@@ -20,7 +20,7 @@ MODULES = (
 """Where users import from."""
 GROUPS = {
     "Declare jobs and queues": ("job", "Job", "PeriodicJob", "Backoff", "Unique", "queue", "job_defaults"),
-    "Enqueue and follow tasks": ("configure", "Client", "TaskHandle", "TaskState"),
+    "Enqueue and follow tasks": ("configure", "current_client", "Client", "TaskHandle", "TaskState"),
     "Workflows": ("chain", "group", "FlowHandle"),
     "Inside a running job": ("current_task", "Retry", "Snooze", "Fail", "Cancel"),
     "Workers": ("Worker",),

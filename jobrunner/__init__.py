@@ -29,7 +29,7 @@ _NAMES = {
     "client.async_client": "AsyncClient",
     "client.async_queue": "AsyncQueue",
     "client.client": "Client",
-    "client.current": "configure",
+    "client.current": "configure current_client",
     "client.flow_handle": "AsyncFlowHandle FlowHandle",
     "client.item": "Item",
     "client.lease": "AsyncLease Lease",

@@ -5,7 +5,7 @@
 from jobrunner.client.async_client import AsyncClient
 from jobrunner.client.async_queue import AsyncQueue
 from jobrunner.client.client import Client
-from jobrunner.client.current import configure
+from jobrunner.client.current import configure, current_client
 from jobrunner.client.flow_handle import AsyncFlowHandle, FlowHandle
 from jobrunner.client.item import Item
 from jobrunner.client.lease import AsyncLease, Lease
@@ -53,6 +53,7 @@ __all__ = [
     "async_client",
     "chain",
     "configure",
+    "current_client",
     "current_task",
     "group",
     "job",

@@ -80,7 +80,12 @@ def pinned(client: Client, twin: "AsyncClient | None" = None) -> Iterator[None]:
 
 
 def current_client() -> Client:
-    """In a job the client of its worker, else the client of this process, made with default settings at first use."""
+    """In a job the client of its worker, else that of this process: the one of `configure(…)`, or one with default
+    settings, made at first use.
+
+    Jobs enqueue through it. Do not close it, as `with` would. `Client()` in its place takes its server and prefix from
+    the environment or pyproject.toml, whatever `configure` or the worker's `--url` name.
+    """
     if (client := _here.get(None)) is not None:
         return client
     if not _pins and (client := _state.get("client")) is not None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+import jobrunner
 from jobrunner import Client, Job, Queue, Retry, Snooze, Worker, chain, current_task, job
 from jobrunner.client.client import keys_of
+from jobrunner.client.current import within
 from jobrunner.errors import UsageError
 from jobrunner.etl import Pipeline
 from jobrunner.jobs.registry import forget
@@ -121,6 +123,28 @@ def test_coroutines_and_threads_side_by_side_each_see_their_own(current: Client,
     handles = [*(coroutine.enqueue() for _ in range(many)), *(thread.enqueue() for _ in range(many))]
     run(queues=["current"], concurrency=2 * many)
     assert [handle.result(timeout=30) for handle in handles] == [handle.id for handle in handles]
+
+
+def test_the_client_in_a_job_is_that_of_its_worker_whatever_is_configured(
+    server: Server, current: Client, declare: Any
+) -> None:
+    """`Client()` in a job of `work --url` read the embedded server of the folder."""
+
+    @declare("current.client")
+    def of_thread() -> str:
+        return keys_of(jobrunner.current_client()).prefix
+
+    @declare("current.client_awaited")
+    async def of_coroutine() -> list[str]:
+        found = await asyncio.to_thread(jobrunner.current_client)
+        return [keys_of(one).prefix for one in (jobrunner.current_client(), found)]
+
+    with Client(server.url, "of-the-worker") as own:
+        with within(own):
+            handles = of_thread.enqueue(), of_coroutine.enqueue()
+        Worker(queues=["current"], client=own).run(burst=True)
+        assert [handle.result(timeout=0) for handle in handles] == ["of-the-worker", ["of-the-worker"] * 2]
+    assert keys_of(jobrunner.current_client()).prefix == keys_of(current).prefix
 
 
 def test_child_processes_see_it_in_functions_coroutines_and_hooks(current: Client, run: Any) -> None:
