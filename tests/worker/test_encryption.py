@@ -68,7 +68,7 @@ class Other(Job):
         seen.append(("other", self.text))
 
 
-@job(name="sealed.join", queue="elsewhere")
+@job(name="sealed.join", queue="sealed-join")
 class Join(Job):
     """Joins what a flow gave it."""
 
@@ -78,7 +78,7 @@ class Join(Job):
         return ",".join([self.text, *self.task.results])
 
 
-@job(name="sealed.join_async", queue="elsewhere", max_attempts=1)
+@job(name="sealed.join_async", queue="sealed-join", max_attempts=1)
 class JoinAsync(Job):
     """The same as a coroutine, at the first attempt or not at all."""
 
@@ -214,12 +214,12 @@ def test_a_step_whose_results_need_a_key_that_its_worker_lacks_waits_for_another
     work(connect(NEW, OLD, payload_encryption=kind))
 
     for _ in range(3):
-        work(connect(OLD, payload_encryption=kind), "elsewhere")
+        work(connect(OLD, payload_encryption=kind), "sealed-join")
         clock.advance(60_000)
 
     client = connect(NEW, OLD)
-    (held,) = client.queue("elsewhere").tasks("waiting") + client.queue("elsewhere").tasks("scheduled")
-    work(client, "elsewhere")
+    (held,) = client.queue("sealed-join").tasks("waiting") + client.queue("sealed-join").tasks("scheduled")
+    work(client, "sealed-join")
     assert client.task(held.id).result(timeout=0) == "all,a noted,b noted"
 
 
@@ -238,7 +238,7 @@ def test_a_step_whose_results_cannot_be_read_as_the_server_is_away_spends_no_att
     client = connect(OLD)
     flow = chain(group(Note(text="a"), Note(text="b")), step(text="all")).enqueue()
 
-    work(client, "sealed", "elsewhere")
+    work(client, "sealed", "sealed-join")
 
     assert flow.result(timeout=0) == "all,a noted,b noted"
     assert next(tries) > 2
@@ -499,7 +499,7 @@ def test_flows_bring_results_that_only_their_steps_read(
     client = connect(OLD, payload_encryption=kind, require_encryption=True)
     both = group(Note(text="a-secret"), Note(text="b-secret"))
     flow = chain(both, Join(text="c-secret")).enqueue()
-    work(client, "sealed", "elsewhere")
+    work(client, "sealed", "sealed-join")
 
     assert flow.result(timeout=30) == "c-secret,a-secret noted,b-secret noted"
     assert (b"-secret" in everything(raw)) is (kind == "sign")

@@ -584,7 +584,7 @@ def test_a_worker_does_not_start_with_middleware_that_cannot_be_around_its_jobs(
 
     with pytest.raises(MiddlewareError, match=r"Plain\.around cannot be around job 'co': 'return next\(run\)' cannot"):
         work()
-    work(queues=["elsewhere"])
+    work(queues=["unwrapped"])
 
 
 def test_children_are_not_started_with_middleware_that_cannot_be_sent(using: Any) -> None:
