@@ -17,7 +17,8 @@ from jobrunner.tracebacks import short_traceback
 
 _DURATIONS = ("took", "retry_in")
 _MOST_NAMES = 8
-_OF_EACH_LINE = ("event", "level", "timestamp", "logger")
+_ADDED = ("level", "timestamp")
+_OF_EACH_LINE = ("event", *_ADDED, "logger")
 FORMATS = ("console", "json")
 
 
@@ -38,7 +39,7 @@ def log_to_stderr(form: str, level: str = "info") -> None:
     IDENTITY.log_format, IDENTITY.log_level = form, level
     least = getattr(logging, level.upper())
     structlog.configure(
-        processors=[*steps, *last],
+        processors=[_keep, structlog.processors.StackInfoRenderer(), *steps, *last],
         wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=_Lines(sys.stderr).logger,
     )
@@ -139,6 +140,14 @@ def _repr_of(value: object) -> str:
         return repr(value)
     except Exception:  # an object under destruction
         return type(value).__name__
+
+
+def _keep(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Keeps fields of a job that have the name of a field of every line, which would replace them."""
+    for name in _ADDED:
+        if name in line:
+            line[f"extra_{name}"] = line.pop(name)
+    return line
 
 
 def _add_extra(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -237,6 +237,16 @@ def endless() -> list[Any]:
     return found
 
 
+def test_fields_named_as_those_of_every_line_are_kept(logged_as_json: io.StringIO) -> None:
+    """The level and the time of the line replaced them."""
+    structlog.get_logger().info("sold", level="gold", timestamp=5, logger="till", stack_info=True)
+
+    (said,) = map(json.loads, logged_as_json.getvalue().splitlines())
+    assert (said["extra_level"], said["extra_timestamp"], said["logger"]) == ("gold", 5, "till")
+    assert said["level"] == "info"
+    assert "in test_fields_named_as_those_of_every_line_are_kept" in said["stack"]
+
+
 def test_arguments_that_do_not_fit_their_message_are_one_line(
     logged_as_json: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
