@@ -28,7 +28,8 @@ from typing import Any
 import msgspec
 
 from jobrunner.errors import InvalidOption, MiddlewareError, UsageError
-from jobrunner.formatting import describe
+from jobrunner.formatting import describe, storable
+from jobrunner.logs import text_of
 from jobrunner.option_names import meant
 
 __all__ = ["LogContext"]
@@ -159,7 +160,7 @@ class LogContext:
         bound = get_contextvars()
         for name in self._names:
             if name in bound:
-                task.headers[_LOG_HEADER + name] = str(bound[name])
+                task.headers[_LOG_HEADER + name] = storable(text_of(bound[name]))
         return next(task)
 
     def around(self, run: Any, next: Callable[[Any], Any]) -> Iterator[Any]:  # noqa: A002

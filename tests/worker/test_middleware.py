@@ -288,6 +288,25 @@ def test_the_log_context_travels(using: Any, declare: Any) -> None:
     assert bare.result(timeout=30) == {}
 
 
+class Unprintable:
+    """A value without a text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_log_context_that_no_header_can_have_keeps_nothing_from_being_enqueued(using: Any, declare: Any) -> None:
+    """As the name of a file that is no UTF-8: a log line takes it, and the enqueue was refused."""
+    using(LogContext("path", "request"))
+    context = declare("log")(lambda: structlog.contextvars.get_contextvars())
+    with structlog.contextvars.bound_contextvars(path="caf\udce9.txt", request=Unprintable()):
+        handle = context.enqueue()
+    work()
+    said = handle.result(timeout=30)
+    assert said["path"] == "caf\\udce9.txt"
+    assert said["request"].startswith("(Unprintable cannot be written")
+
+
 def test_texts_name_classes_and_objects_also_in_the_environment_and_the_file(
     server: Any, keys: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
