@@ -116,9 +116,11 @@ class Lane:
             if isinstance(made, BaseException):
                 outcome: BatchOutcome = "lost"
                 line = error_line(made)
-                if not keeping.lost:
-                    outcome, line = self._failures.set_back(spark, lease, made, cause, run_s)
-                self._failed(note, outcome, line)
+                try:
+                    if not keeping.lost:
+                        outcome, line = self._failures.set_back(spark, lease, made, cause, run_s)
+                finally:  # a report that the server does not take for as long as the lease lasts leaves the batch lost
+                    self._failed(note, outcome, line)
                 return
             note.rows, note.commit_s, note.decided_s = made, run.commit_s, monotonic()
             run_s = note.decided_s - note.filled_s

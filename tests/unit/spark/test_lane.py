@@ -11,7 +11,7 @@ from jobrunner.broker.call import command
 from jobrunner.broker.calls import batches as calls
 from jobrunner.client.batches import Batches
 from jobrunner.client.client import Client
-from jobrunner.errors import BatchLost, StationError
+from jobrunner.errors import BatchLost, ServerUnavailable, StationError
 from jobrunner.etl import Pipeline
 from jobrunner.spark import failures
 from jobrunner.spark.station import lane as lane_module
@@ -169,3 +169,17 @@ def test_an_abandoned_write_is_removed_by_the_driver_that_finds_it(
     assert batches.take(0, lease_s=60) is None
 
     assert broker.run(command("HGET", keys.queue(QUEUE).batch + write.id.encode(), "state", read=bytes)) == b"done"
+
+
+def test_a_failure_that_cannot_be_reported_is_noted_as_lost(failing: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch log had no word of the attempt, and its run of OpenLineage no end."""
+
+    def set_back(*_: object) -> None:
+        raise ServerUnavailable("no server")
+
+    monkeypatch.setattr(failures, "is_alive", lambda *_: True)
+    monkeypatch.setattr(failing._failures, "set_back", set_back)
+    with pytest.raises(ServerUnavailable):
+        failing.run(None, None)  # type: ignore[arg-type]
+    records = [end.record for end in failing.seen if end.record]  # type: ignore[attr-defined]
+    assert [(one.outcome, one.cause) for one in records] == [("lost", "StationError: a column is misspelt")]
