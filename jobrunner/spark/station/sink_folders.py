@@ -87,8 +87,8 @@ class Folders(Protocol):
         """Writes a file atomically for readers, and creates its parent folders."""
 
     def sync(self, name: str) -> None:
-        """Forces a file, or the names in a folder, to the disk, where the system has such a call. A name that is gone
-        is passed over. Raises OSError for a file that the disk does not take."""
+        """Forces a file, or the names in a folder, to the disk, where the system has such a call. A name that is gone,
+        or that this user may not read, is passed over. Raises OSError for a file that the disk does not take."""
 
     def sync_all(self, name: str) -> None:
         """Forces a folder with all that is in it to the disk, as `sync`. Without it a power cut may leave empty files
@@ -299,9 +299,13 @@ class LocalFolders:
 
 
 def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
+    is_folder = path.is_dir()
     try:
-        with suppress(OSError) if path.is_dir() else nullcontext():  # not every file system does it for a folder
+        opened = os.open(path, os.O_RDONLY)
+    except PermissionError:  # a folder above that only lets pass, or a file of an executor of another user
+        return
+    try:
+        with suppress(OSError) if is_folder else nullcontext():  # not every file system does it for a folder
             os.fsync(opened)
     finally:
         os.close(opened)

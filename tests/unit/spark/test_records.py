@@ -382,6 +382,21 @@ def test_rows_and_note_are_on_the_disk_before_the_rows_count_and_their_folder_be
     assert list(map(str, steps[at + 1 :])) == ["late", "."]
 
 
+@pytest.mark.parametrize("name", ["late", "late/rows"])
+def test_what_this_user_may_not_read_is_written_all_the_same(tmp_path, monkeypatch, name):
+    """A folder above that only lets pass, and files of executors of another user."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "rows").write_text("x")
+
+    def refused(path, flags):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(sink_folders.os, "open", refused)
+    folders = LocalFolders(tmp_path)
+    folders.sync(name)
+    folders.sync_all("late")
+
+
 def test_a_disk_that_fails_as_it_is_forced_costs_no_item_an_attempt_and_leaves_nothing(sink, tmp_path, monkeypatch):
     sink.queue.push_many(range(3))
 
