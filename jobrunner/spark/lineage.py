@@ -180,7 +180,8 @@ def _checked(url: str) -> SplitResult:
     except ValueError:  # brackets without an address, or a port that is none
         is_url = False
     if not is_url:
-        raise InvalidOption(f"OPENLINEAGE_URL={describe(url)} is no URL; write http://marquez:5000")
+        shown = url.rpartition("@")[2]  # what is in front may be a password
+        raise InvalidOption(f"OPENLINEAGE_URL={describe(shown)} is no URL; write http://marquez:5000")
     return parts
 
 

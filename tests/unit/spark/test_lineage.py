@@ -248,7 +248,7 @@ def test_without_a_receiver_there_are_no_events(station, client, environment):
     ("environment", "message"),
     [
         ({"OPENLINEAGE_URL": "marquez:5000"}, "write http://marquez:5000"),
-        ({"OPENLINEAGE_URL": "http://marquez:port"}, "write http://marquez:5000"),
+        ({"OPENLINEAGE_URL": "http://ada:secret@marquez:port"}, "OPENLINEAGE_URL='marquez:port' is no URL; write http"),
         ({"OPENLINEAGE__TRANSPORT__TYPE": "kafka"}, "choose one of http, file, console"),
         ({"OPENLINEAGE__TRANSPORT__TYPE": "file"}, "needs OPENLINEAGE__TRANSPORT__LOG_FILE_PATH"),
     ],
