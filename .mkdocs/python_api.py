@@ -126,7 +126,9 @@ def _described(module: ModuleType, name: str) -> str:
     if not callable(found):
         return f"{title}\n\n`{found!r}`"
     if name == "job":
-        return f"{title}\n\n{prose((inspect.getdoc(found) or '').partition(chr(10))[0])}\n\n[Options](job-options.md)."
+        said = prose((inspect.getdoc(found) or "").partition("\n")[0])
+        made = "A class stays a [`Job`](#job), a function becomes a [`FunctionJob`](#functionjob)."
+        return f"{title}\n\n{said}\n\n[Options](job-options.md). {made}"
     made = f"Returned by {MADE_BY[name]}." if name in MADE_BY else signature(found, name)
     parts = [title, made, prose(inspect.getdoc(found))]
     if module.__name__ == "jobrunner.types":
@@ -181,9 +183,13 @@ def _is_documented_here(base: type, owner: type) -> bool:
 
 
 def _is_told(member: Any) -> bool:
-    return bool(isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)) and bool(
-        inspect.getdoc(member)
-    )
+    is_method = isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)
+    return bool((is_method or _is_own_descriptor(member)) and inspect.getdoc(member))
+
+
+def _is_own_descriptor(member: Any) -> bool:
+    """Whether it returns a method, as `Job.using`, which a class and its instances have alike."""
+    return type(member).__module__.startswith("jobrunner.jobs.job") and hasattr(type(member), "__get__")
 
 
 def _is_repeated(doc: str | None) -> bool:
@@ -193,7 +199,8 @@ def _is_repeated(doc: str | None) -> bool:
 def _member(owner: type, name: str) -> str:
     member = inspect.getattr_static(owner, name)
     head = "" if isinstance(member, property) else f"\n\n{signature(getattr(owner, name), name)}"
-    return f"#### {owner.__name__}.{name}{head}\n\n{prose(inspect.getdoc(member))}"
+    told = getattr(owner, name) if _is_own_descriptor(member) else member
+    return f"#### {owner.__name__}.{name}{head}\n\n{prose(inspect.getdoc(told))}"
 
 
 def signature(found: Any, name: str) -> str:

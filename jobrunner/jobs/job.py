@@ -106,16 +106,16 @@ class _UsingOfClassOrInstance:
     def __get__(self, job: HasRun[R], owner: Any) -> _Using[BoundCall[R]]: ...
 
     def __get__(self, job: Any, owner: Any) -> Any:
-        def using(**given: Any) -> Any:
+        def using(**options: Unpack[EnqueueKeywords]) -> Any:
             """The job with options, those of `enqueue`, for the tasks enqueued through the returned object.
 
             `SendMail.using(in_=60).enqueue(to="ada")`, or `SendMail(to="ada").using(in_=60).enqueue()`; also as a step
             of a flow. Raises UnknownOption, InvalidOption, NaiveDatetime.
             """
-            options = read_options(given, "Job.using")
+            chosen = read_options(options, "Job.using")
             if job is None:
-                return JobWithOptions[Any](owner, options)
-            return BoundCall[Any](definition_of(owner), job, options)
+                return JobWithOptions[Any](owner, chosen)
+            return BoundCall[Any](definition_of(owner), job, chosen)
 
         return using
 

@@ -76,6 +76,14 @@ def test_the_groups_of_the_api_are_complete(pages: dict[str, str]) -> None:
     assert max(len(line) for block in blocks for line in block.splitlines()) <= 120
 
 
+@pytest.mark.parametrize("owner", [jobrunner.Job, jobrunner.Client, jobrunner.Queue, jobrunner.Lease, jobrunner.Worker])
+def test_every_method_is_told(pages: dict[str, str], owner: type) -> None:
+    """`Job.using` was missing, which is a descriptor: a class and its instances have it alike."""
+    public = [name for name in vars(owner) if not name.startswith("_") and callable(getattr(owner, name, None))]
+    told = set(re.findall(r"^#### (\w+\.\w+)$", pages["reference/python.md"], re.MULTILINE))
+    assert {f"{owner.__name__}.{name}" for name in public} - reference.python_api._HIDDEN_MEMBERS <= told
+
+
 def test_each_option_of_a_job_has_a_row_and_a_group() -> None:
     grouped = {name for names in reference.OPTION_GROUPS.values() for name in names}
     assert grouped == set(inspect.signature(get_overloads(reference.job)[-1]).parameters) - {"unknown"}
