@@ -122,8 +122,10 @@ def named_job(name: str, modules: tuple[str, ...]) -> JobDefinition:
     module, _, attribute = name.rpartition(".")
     if find(name) is not None or (modules and not module):
         return lookup(name)
+    dotted = name.replace(":", ".")  # other programs take module:name, which may be the name of a job here
     if not module:
-        raise UnknownJob(f"unknown job {name!r}: no module is named; write MODULE.{name}, or add -m MODULE")
+        wanted = f"MODULE.{name}" if dotted == name else dotted
+        raise UnknownJob(f"unknown job {name!r}: no module is named; write {wanted}, or add -m MODULE")
     load_modules([module])
     target = getattr(sys.modules[module], attribute, None)
     declared = getattr(target, "definition", None)
@@ -133,7 +135,8 @@ def named_job(name: str, modules: tuple[str, ...]) -> JobDefinition:
     there = [one.name for one in all_jobs() if one.origin.startswith(f"{module}:")]
     if attribute in there:  # declared with name=… of its own
         return lookup(attribute)
-    raise UnknownJob(f"module {module!r} has no job {attribute!r}; {nearest(attribute, there)}")
+    hint = nearest(attribute, there) if dotted == name else f"write {dotted}"
+    raise UnknownJob(f"module {module!r} has no job {attribute!r}; {hint}")
 
 
 def read_parameters(definition: JobDefinition, words: Iterable[str]) -> Any:

@@ -212,6 +212,8 @@ def test_a_job_is_named_by_its_own_name_with_its_module(cli: Callable[..., Any],
         ("{shop}.jobs.Undeclared", "has no job 'Undeclared'"),
         ("{shop}.nothing.greet", "cannot be imported"),
         (".greet", "no module is named"),
+        ("jobs:greet", "no module is named; write jobs.greet, or add -m MODULE"),
+        ("{shop}.jobs:greet", "has no job 'jobs:greet'; write {shop}.jobs.greet"),
     ],
 )
 def test_a_name_that_leads_nowhere_says_where_it_was_looked_for(
@@ -220,7 +222,7 @@ def test_a_name_that_leads_nowhere_says_where_it_was_looked_for(
     result = cli("enqueue", name.format(shop=shop), "x=1")
 
     assert (result.code, result.out) == (2, "")
-    assert told in result.err
+    assert told.format(shop=shop) in result.err
     assert raw.dbsize() == 0
 
 
