@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from jobrunner.broker.call import Call
+from jobrunner.broker.keys import Keys
 from jobrunner.encryption.cipher import allow_forward
 from jobrunner.etl.chain import PythonStep, StationChain, chain_of
-from jobrunner.etl.graph import Graph, QueueNode
+from jobrunner.etl.graph import Graph, QueueNode, publish
 from jobrunner.etl.spark_station import SparkStation, batches_of, driver_of, shard_driver_of
 from jobrunner.etl.table_sink import TableSink
 from jobrunner.jobs.declared_queues import DeclaredQueue, declare_of_pipeline
@@ -90,8 +92,11 @@ class DeclaredStations:
             stations.pop(queue, None)
         note_targets(queue, node.targets)
         place = node.origin if node.is_served else f"pipeline {self.graph.pipeline}"
-        self.queues[queue] = declare_of_pipeline(queue, settings, place)
+        self.queues[queue] = declare_of_pipeline(queue, settings, place, self._publish)
         self.changes += 1
+
+    def _publish(self, keys: Keys) -> Call[int]:
+        return publish(keys, self.graph, may_fail=True, if_missing=True)
 
     def _chain_again(self, queue: str) -> None:
         """Makes the chains with a queue anew, as its station was declared again. Raises PipelineError for a chain that

@@ -4,7 +4,8 @@ Invariant: a move may wait for room in a full target only where this cannot dead
 connected component (a loop, a station that leads to itself) never wait.
 
 A program writes the graph of a pipeline to the server when it first uses the pipeline, so that readers do not need its
-code; the last writer wins. Readers skip a graph that they cannot read: another version may have written it.
+code; the last writer wins. Workers write it with their heartbeats where there is none, as after a loss of data. Readers
+skip a graph that they cannot read: another version may have written it.
 """
 
 import difflib
@@ -299,12 +300,13 @@ class _StoredQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_chained: bool = False
 
 
-def publish(keys: Keys, graph: Graph, *, may_fail: bool = False) -> Call[int]:
-    """Writes a graph."""
+def publish(keys: Keys, graph: Graph, *, may_fail: bool = False, if_missing: bool = False) -> Call[int]:
+    """Writes a graph; `if_missing`: unless there is one."""
     fields = _StoredQueue.__struct_fields__
     told = [_StoredQueue(**{name: getattr(node, name) for name in fields}) for node in graph.nodes]
     stored = msgspec.json.encode(told)
-    return command("HSET", keys.pipelines, graph.pipeline, stored, read=lambda reply: reply or 0, may_fail=may_fail)
+    verb = "HSETNX" if if_missing else "HSET"
+    return command(verb, keys.pipelines, graph.pipeline, stored, read=lambda reply: reply or 0, may_fail=may_fail)
 
 
 def published(keys: Keys) -> Call[dict[str, Graph]]:

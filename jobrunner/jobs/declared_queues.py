@@ -6,8 +6,8 @@ Programs publish the queues of a pipeline with their first push, which counts on
 """
 
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Unpack
 
@@ -54,6 +54,8 @@ class DeclaredQueue:
     """The most tasks of the queue that one worker holds at a time; 0: no cap. The server does not know it."""
     code: CodeType | None = None
     """The code that made the declaration: a reloaded module has another code object."""
+    publishes: Callable[[Keys], Call[Any]] | None = field(default=None, compare=False)
+    """Makes the call that publishes the pipeline of the queue where it is missing; the same for all its queues."""
 
 
 _declared: dict[str, DeclaredQueue] = {}
@@ -120,10 +122,14 @@ def check_partitions(settings: Mapping[str, Any], what: str, queue: str) -> None
         )
 
 
-def declare_of_pipeline(name: str, settings: Mapping[str, Any], place: str) -> DeclaredQueue:
+def declare_of_pipeline(
+    name: str, settings: Mapping[str, Any], place: str, publishes: Callable[[Keys], Call[Any]] | None = None
+) -> DeclaredQueue:  # fmt: skip
     """Declares a queue of a pipeline with the checked settings of its station, or replaces them."""
     stored = write_settings(settings, name)
-    made = _of_pipelines[name] = DeclaredQueue(name=name, settings=dict(settings), place=place, stored=stored)
+    made = _of_pipelines[name] = DeclaredQueue(
+        name=name, settings=dict(settings), place=place, stored=stored, publishes=publishes
+    )
     return made
 
 

@@ -1,9 +1,10 @@
 """Publishes the settings that queues and stations are declared with, when a worker starts and with each heartbeat. The
-other shards of a queue get those of its first one.
+other shards of a queue get those of its first one. With heartbeats pipelines are published, too, where they are missing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -81,12 +82,16 @@ class Declarations:
         self._asked: list[DeclaredQueue] = []
         self._unaligned = dict(unaligned or {})
 
-    def asking(self) -> list[Call[list[str]]]:
-        """Calls that publish the settings; the server may refuse any of them."""
+    def asking(self) -> list[Call[Any]]:
+        """Calls that publish the settings, and the pipelines that are missing; the server may refuse any of them."""
         self._unaligned.update((one.name, one.place) for one in self._asked)  # the reply was lost
         self._asked = published_by(self._served)
         calls = publishing(self._keys, self._asked, self._heartbeat_s)
-        return [replace(call, read=lambda reply: texts(reply or []), may_fail=True) for call in calls]
+        pipelines = dict.fromkeys(one.publishes for one in self._asked if one.publishes is not None)
+        return [
+            *(replace(call, read=lambda reply: texts(reply or []), may_fail=True) for call in calls),
+            *(publish(self._keys) for publish in pipelines),
+        ]
 
     def take(self, replies: Sequence[list[str]]) -> None:
         """Takes in which settings changed. What an outage keeps from other shards follows with the next heartbeat."""

@@ -1,5 +1,6 @@
 """Workers publish declared queues when they start and with each heartbeat, and keep what an operator changed."""
 
+import time
 from importlib import import_module
 
 import pytest
@@ -107,6 +108,20 @@ def test_heartbeats_publish_again_what_the_server_lost_of_a_station(current, sta
     raw.delete(keys.queue("shop/raw").settings, keys.queue("shop/raw").declared)
 
     wait_for(lambda: current.queue("shop/raw").settings().max_size == 100)
+
+
+def test_heartbeats_publish_a_pipeline_that_is_missing_and_leave_another_as_it_is(current, start, raw, keys):
+    """After a loss of data its page and `pipeline list` had it no more, however long its programs and workers ran."""
+    a_pipeline()
+    start(queues=["shop/raw"], heartbeat=0.1)
+    wait_for(lambda: raw.hexists(keys.pipelines, "shop"))
+    raw.hset(keys.pipelines, "shop", "[]")
+    raw.hset(keys.pipelines, "other", "[]")
+    time.sleep(0.3)
+    assert raw.hget(keys.pipelines, "shop") == b"[]"
+    raw.delete(keys.pipelines)
+    wait_for(lambda: b"shop/raw" in (raw.hget(keys.pipelines, "shop") or b""))
+    assert raw.hlen(keys.pipelines) == 1
 
 
 def test_heartbeats_publish_again_what_the_server_lost(current, start, raw, keys):
