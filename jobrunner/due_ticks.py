@@ -11,7 +11,7 @@ import msgspec
 
 from jobrunner.errors import InvalidOption
 from jobrunner.formatting import describe
-from jobrunner.schedule import Every, Schedule, in_utc
+from jobrunner.schedule import NEVER, Bounded, Every, Schedule, in_utc
 
 CatchUp = Literal["none", "last"] | int
 
@@ -68,15 +68,30 @@ def parse_overlap(value: object) -> str:
 def last_tick_at(schedule: Schedule, later: datetime, now: datetime) -> datetime:
     """The last tick at or before `now` of a schedule whose recorded tick `later` is in the future. The grid of an
     `Every` stays as it was."""
+    if isinstance(schedule, Bounded) and schedule.start is None:
+        return last_tick_at(schedule.schedule, later, now)
     if not isinstance(schedule, Every):
-        return in_utc(now)
+        return in_force_from(schedule, now)
     steps = -((in_utc(now) - in_utc(later)) // schedule.interval)
     return in_utc(later) - steps * schedule.interval
 
 
 def first_tick(schedule: Schedule, now: datetime) -> datetime:
-    """The first tick of a schedule that never ran: at once for `Every`, the next matching time for `Cron`."""
-    return in_utc(now) if isinstance(schedule, Every) else schedule.next_after(now)
+    """The first tick of a schedule that never ran: at once for an interval without a start, the next matching time
+    for others; NEVER when the schedule has ended."""
+    if isinstance(schedule, Bounded) and schedule.start is None:
+        tick = first_tick(schedule.schedule, now)
+        return tick if schedule.end is None or tick <= schedule.end else NEVER
+    return in_utc(now) if isinstance(schedule, Every) else schedule.next_after(in_force_from(schedule, now))
+
+
+def in_force_from(schedule: Schedule, now: datetime) -> datetime:
+    """The instant after which ticks count of a schedule that is in force from `now`. A start that was just now counts,
+    too: `start=datetime.now(UTC)` fires at once."""
+    start = schedule.start if isinstance(schedule, Bounded) else None
+    if start is not None and timedelta(0) <= in_utc(now) - start <= GRACE:
+        return start - timedelta(milliseconds=1)
+    return in_utc(now)
 
 
 def jittered(tick: datetime, jitter_s: float, key: str) -> datetime:

@@ -91,6 +91,7 @@ _WHERE: Final = {
     for names, where in {
         "max_attempts backoff retry_on max_stalled keepalive timeout ack result_ttl expires_in unique partition_by "
         "every cron tz catch_up overlap jitter": "@job",
+        "start end": "Client.add_periodic()",
         "in_ at priority queue id": "enqueue(), using() and push()",
         "rate max_inflight dead_letter_queue dead_ttl max_size history": "queue() and Queue.configure()",
         "to fan_out": "Pipeline.station()",

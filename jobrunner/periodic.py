@@ -12,6 +12,7 @@ import msgspec
 from jobrunner.due_ticks import CatchUp, parse_catch_up
 from jobrunner.encryption.cipher import EncryptionContext, PayloadEncryption, decrypt_payload
 from jobrunner.errors import JobrunnerError
+from jobrunner.formatting import counted
 from jobrunner.schedule import Schedule, parse_spec
 from jobrunner.task import Task
 
@@ -54,6 +55,11 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
         return self.name
 
     @property
+    def most_tasks(self) -> int | None:
+        """The number of tasks after which no tick fires; None: no limit."""
+        return None
+
+    @property
     def signed_context(self) -> EncryptionContext:
         """The context that the signature covers."""
         return EncryptionContext(self.name, self.name, "", self.queue)
@@ -61,6 +67,12 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
     def parsed(self) -> Schedule:
         """The schedule. Raises InvalidOption when it is damaged."""
         return parse_spec(self.schedule)
+
+    @property
+    def in_words(self) -> str:
+        """The schedule in words."""
+        most = self.most_tasks
+        return self.parsed().describe() + ("" if most is None else f", {counted(most, 'task')} at most")
 
     @property
     def schedule_digest(self) -> str:
@@ -92,6 +104,13 @@ class AddedDefinition(PeriodicDefinition, kw_only=True):
     of what was removed, which is disabled, and none of its successor."""
     headers: bytes | None = None
     encoding: str = ""
+    limit: int | None = None
+    """The number of tasks after which no tick fires."""
+
+    @property
+    def most_tasks(self) -> int | None:
+        """The number of tasks after which no tick fires; None: no limit."""
+        return self.limit
 
     @property
     def job(self) -> str:

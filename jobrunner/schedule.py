@@ -1,4 +1,5 @@
-"""Schedules of periodic jobs: `Every` (a fixed interval) and `Cron` (wall-clock fields in a time zone).
+"""Schedules of periodic jobs: `Every` (a fixed interval), `Cron` (wall-clock fields in a time zone), and `Bounded`
+(either of them within a span of time).
 
 Pure: instants come in as aware datetimes and go out in UTC; no function reads the clock. Invariants: a schedule gives
 the same ticks in every process, the next tick is strictly later than the argument, and the cost of a call does not
@@ -17,6 +18,7 @@ repeated hour. Wall clock and instant are mapped to each other with `fold` (PEP 
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 
 # Every tick is a task written to the server; work that must run more often is a loop inside one task.
 _SHORTEST, _LONGEST = timedelta(milliseconds=100), timedelta(days=36_525)
-_SECOND = timedelta(seconds=1)
+_SECOND, _MILLISECOND, _MICROSECOND = timedelta(seconds=1), timedelta(milliseconds=1), timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NEVER = datetime.max.replace(tzinfo=UTC)
+"""The next tick of a schedule that has ended."""
 _MAX_LENGTH = 256
 _FIELDS = re.compile(r"[0-9a-z*/,#?-]+([ \t]+[0-9a-z*/,#?-]+){4,5}", re.IGNORECASE | re.ASCII)
 _SIZES = (60, 24, 31, 12, 7, 60)
@@ -178,10 +183,75 @@ class Cron:
         return change if change and change.forward else None
 
 
-Schedule = Every | Cron
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """Fires the ticks of `schedule` from `start` to `end`, both included; ticks of an interval count from `start`.
+
+    Both are whole milliseconds, as ticks are stored. Raises InvalidOption for an end before the start, and for an
+    interval with a start that is no whole number of milliseconds; NaiveDatetime.
+    """
+
+    schedule: Every | Cron
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            if (bound := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _bound(bound, name))
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise InvalidOption(f"end={self.end.isoformat()} is before start={self.start.isoformat()}: no tick fires")
+        if self.start is not None and isinstance(self.schedule, Every) and self.schedule.interval % _MILLISECOND:
+            raise InvalidOption(f"every={self.schedule.interval} with start=…: give whole milliseconds")
+
+    def next_after(self, instant: datetime) -> datetime:
+        """The first tick strictly later than `instant`; NEVER without one."""
+        now, start = in_utc(instant), self.start
+        if start is None or (now >= start and isinstance(self.schedule, Cron)):
+            tick = self.schedule.next_after(now)
+        elif isinstance(self.schedule, Cron):
+            tick = self.schedule.next_after(start - _MICROSECOND)
+        else:
+            tick = start + max((now - start) // self.schedule.interval + 1, 0) * self.schedule.interval
+        return tick if self.end is None or tick <= self.end else NEVER
+
+    def ticks_between(self, last: datetime, now: datetime, limit: int) -> list[datetime]:
+        """The latest ticks in (last, now], oldest first, at most `limit`."""
+        after, until, start = in_utc(last), in_utc(now), self.start
+        until = until if self.end is None else min(until, self.end)
+        if start is None:
+            return self.schedule.ticks_between(after, until, limit)
+        if isinstance(self.schedule, Cron):
+            return self.schedule.ticks_between(max(after, start - _MICROSECOND), until, limit)
+        interval = self.schedule.interval
+        first, newest = max((after - start) // interval + 1, 0), (until - start) // interval
+        return [start + k * interval for k in range(max(first, newest + 1 - limit), newest + 1)]
+
+    def describe(self) -> str:
+        """The schedule in words, with its bounds."""
+        words = [self.schedule.describe()]
+        for word, bound in (("from", self.start), ("until", self.end)):
+            if bound is not None:
+                words.append(f"{word} {bound.replace(tzinfo=None).isoformat(' ', 'auto').removesuffix(':00')} UTC")
+        return " ".join(words)
+
+    def spec(self) -> dict[str, str | float]:
+        """The specification that `parse_spec` rebuilds this schedule from; the bounds in Unix ms."""
+        bounds = {"start": self.start, "end": self.end}
+        return self.schedule.spec() | {
+            name: float((bound - _EPOCH) // _MILLISECOND) for name, bound in bounds.items() if bound is not None
+        }
 
 
-def schedule_of(every: timedelta | float | None, cron: str | None, tz: str | None) -> Schedule:
+Schedule = Every | Cron | Bounded
+
+
+def bounded(schedule: Every | Cron, start: datetime | None, end: datetime | None) -> Schedule:
+    """The schedule within these bounds. Raises InvalidOption, NaiveDatetime."""
+    return schedule if start is None and end is None else Bounded(schedule, start, end)
+
+
+def schedule_of(every: timedelta | float | None, cron: str | None, tz: str | None) -> Every | Cron:
     """The schedule of the options of a periodic job. Raises InvalidOption when these do not make one."""
     if (every is None) == (cron is None):
         both = "no schedule" if every is None else f"every={describe(every)} and cron={describe(cron)}"
@@ -197,6 +267,11 @@ def schedule_of(every: timedelta | float | None, cron: str | None, tz: str | Non
 def parse_spec(spec: Mapping[str, object]) -> Schedule:
     """Rebuilds a schedule from its `spec()`; raises InvalidOption when it is not one."""
     match spec:
+        case {"start": _, **inner} | {"end": _, **inner}:
+            bounds = {name: _of_ms(spec[name], name) for name in ("start", "end") if name in spec}
+            schedule = parse_spec({name: value for name, value in inner.items() if name not in bounds})
+            assert not isinstance(schedule, Bounded), "its bounds are taken away"
+            return Bounded(schedule, **bounds)
         case {"every": int() | float() as interval} if len(spec) == 1:
             return Every(interval)
         case {"cron": str(expression), "tz": str(tz)} if len(spec) == 2:
@@ -245,6 +320,20 @@ def in_utc(instant: datetime) -> datetime:
     if instant.utcoffset() is None:
         raise NaiveDatetime(f"{describe(instant)} has no time zone; give an aware datetime, such as datetime.now(UTC)")
     return instant.astimezone(UTC)
+
+
+def _bound(value: object, name: str) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidOption(f"{name}={describe(value)}: give an aware datetime: datetime(2030, 1, 1, tzinfo=UTC)")
+    instant = in_utc(value)
+    return instant - timedelta(microseconds=instant.microsecond % 1000)
+
+
+def _of_ms(value: object, name: str) -> datetime:
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
+        with suppress(OverflowError, ValueError):
+            return _EPOCH + timedelta(milliseconds=value)
+    raise InvalidOption(f"{name} of a schedule is {describe(value)}; give Unix milliseconds")
 
 
 def _interval(value: object) -> timedelta:

@@ -1,9 +1,11 @@
 """`jobrunner periodic`: list, run, enable, disable, add, remove."""
 
+from datetime import datetime
+
 import click
 
 from jobrunner.broker.keys import split_queue
-from jobrunner.cli.enqueue import named_job, read_parameters
+from jobrunner.cli.enqueue import instant, named_job, read_parameters
 from jobrunner.cli.events import note
 from jobrunner.cli.main import CommandGroup
 from jobrunner.cli.options import (
@@ -119,6 +121,10 @@ def disable(shared: CommonOptions, name: str) -> None:
 @click.option("--overlap", default="skip", metavar="skip|allow",
               help="Whether a tick is skipped while the task before runs; default: skip.")  # fmt: skip
 @click.option("--jitter", type=seconds_of, default="0", metavar="S", help="Random delay of each run, up to this.")
+@click.option("--start", type=instant, metavar="ISO",
+              help="No tick fires before, and those of --every count from it: 2030-01-01T03:00:00Z.")  # fmt: skip
+@click.option("--end", type=instant, metavar="ISO", help="No tick fires after this instant.")
+@click.option("--limit", type=int, metavar="N", help="No tick fires after N tasks; default: no limit.")
 @click.option("-m", "--module", "modules", multiple=True, metavar="MODULE",
               help="Module that declares the job; default: modules of [tool.jobrunner]. Repeatable.")  # fmt: skip
 @click.option("--priority", type=int, metavar="0..2", help="Higher runs first; default: the priority of the job.")
@@ -141,6 +147,9 @@ def add(
     catch_up: str,
     overlap: str,
     jitter: float,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
     modules: tuple[str, ...],
     priority: int | None,
     queue: str | None,
@@ -160,7 +169,8 @@ def add(
     with connected(shared, starts=True) as client:
         check_queue(client, queue, create=create, declared=declared_names())
         client.add_periodic(
-            name, call, every=every, cron=cron, tz=tz, overlap=overlap, jitter=jitter,
+            name, call, every=every, cron=cron, tz=tz, overlap=overlap, jitter=jitter, start=start, end=end,
+            limit=limit,
             catch_up=int(catch_up) if catch_up.isdecimal() else catch_up,  # type: ignore[arg-type]
         )  # fmt: skip
         (record,) = (one for one in client.periodics() if one.name == name)
@@ -168,7 +178,8 @@ def add(
     if shared.as_json:
         answer_json(record)
     else:
-        echo(f"periodic job {name} runs {record.job} {record.schedule}, next {when(record.next)}")
+        following = "but has ended" if record.next is None else f"next {when(record.next)}"
+        echo(f"periodic job {name} runs {record.job} {record.schedule}, {following}")
 
 
 @periodic.command(epilog="Example:  jobrunner periodic remove acme-report")

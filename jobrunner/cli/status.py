@@ -164,4 +164,6 @@ def _next_of(job: PeriodicRecord) -> str:
         return "unknown: its queue cannot be read"
     if not job.enabled:
         return "disabled"
+    if job.next is None:
+        return "ended"
     return when(job.next) if job.served else "no worker knows it"

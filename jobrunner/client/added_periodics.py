@@ -1,7 +1,7 @@
 """Periodic jobs that programs add, replace and remove at run time. Their definitions are kept on the server until they
 are removed; the leader fires them as those that workers publish."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -21,8 +21,8 @@ from jobrunner.formatting import describe, listed
 from jobrunner.payload_store.stored_payloads import without_store
 from jobrunner.periodic import OF_ITS_TASKS, AddedDefinition, read_added
 from jobrunner.retry import seconds
-from jobrunner.schedule import schedule_of
-from jobrunner.settings import Duration
+from jobrunner.schedule import bounded, schedule_of
+from jobrunner.settings import Duration, check_whole
 from jobrunner.task import Task
 
 LARGEST_PAYLOAD = 64 * 1024
@@ -58,10 +58,13 @@ def definition_of(
     catch_up: CatchUp,
     overlap: str,
     jitter: Duration,
+    start: datetime | None,
+    end: datetime | None,
+    limit: int | None,
 ) -> AddedDefinition:
     """The definition of a periodic job without a generation. Raises the errors of `Client.add_periodic`."""
     check_name(name, "name of a periodic job")
-    schedule = schedule_of(every, cron, tz)
+    schedule = bounded(schedule_of(every, cron, tz), start, end)
     task = _task_of(call)
     if len(task.payload) > LARGEST_PAYLOAD:
         raise PayloadTooLarge(
@@ -79,6 +82,7 @@ def definition_of(
         runs=task.type,
         generation="",
         headers=task.headers,
+        limit=None if limit is None else check_whole(limit, "limit", minimum=1),
         **{option: getattr(task, option) for option in OF_ITS_TASKS},
     )
 
@@ -131,7 +135,7 @@ def add(keys: Keys, encryption: PayloadEncryption | None, definition: AddedDefin
             break
     if before is not None and _plain(before, encryption) == kept:  # encrypted anew, with the key of today
         return
-    words = {"queue": definition.queue, "job": name, "schedule": definition.parsed().describe()}
+    words = {"queue": definition.queue, "job": name, "schedule": definition.in_words}
     yield [events.note(keys, "periodic_added", by=events.who(), **words)]
 
 

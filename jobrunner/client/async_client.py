@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Never, Self, Unpack
 
 from jobrunner.broker.async_broker import AsyncBroker
@@ -156,11 +157,15 @@ class AsyncClient:
         catch_up: CatchUp = "last",
         overlap: str = "skip",
         jitter: Duration = 0,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
     ) -> None:
         """As Client.add_periodic."""
         definition = definition_of(
-            name, call, every=every, cron=cron, tz=tz, catch_up=catch_up, overlap=overlap, jitter=jitter
-        )
+            name, call, every=every, cron=cron, tz=tz, catch_up=catch_up, overlap=overlap, jitter=jitter,
+            start=start, end=end, limit=limit,
+        )  # fmt: skip
         await run_operation_async(self._broker, add(self._keys, self._encryption, definition))
 
     async def remove_periodic(self, name: str) -> None:

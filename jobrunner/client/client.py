@@ -3,6 +3,7 @@
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
 from jobrunner.broker.broker import Broker, server_clock
@@ -192,22 +193,27 @@ class Client:
         catch_up: "CatchUp" = "last",
         overlap: str = "skip",
         jitter: Duration = 0,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int | None = None,
     ) -> None:
         """Adds a periodic job at run time, or replaces the one of that name. It stays until it is removed.
 
         `call` is a job with its parameters, `SendReport(customer="acme")` or `send_report.bind("acme")`, also with
-        options by `using`, except id, in_, at and wait. The other options are those of `@job`. Equal calls change
-        nothing, so each process of an application may make them when it starts.
+        options by `using`, except id, in_, at and wait. Ticks fire from `start` to `end`, both included and aware
+        datetimes, until `limit` of them became tasks; those of an interval count from `start`. The other options are
+        those of `@job`. Equal calls change nothing, so each process of an application may make them when it starts.
 
-        Raises InvalidOption, also for a `call` of a unique job; InvalidName, also for the name of a periodic job that
-        is declared in code; UsageError for what is no job with its parameters; ParameterError; PayloadTooLarge for
-        parameters above 64 KiB; ServerError, after which the call may be repeated.
+        Raises InvalidOption, also for a `call` of a unique job; NaiveDatetime; InvalidName, also for the name of a
+        periodic job that is declared in code; UsageError for what is no job with its parameters; ParameterError;
+        PayloadTooLarge for parameters above 64 KiB; ServerError, after which the call may be repeated.
         """
         from jobrunner.client.added_periodics import add, definition_of
 
         definition = definition_of(
-            name, call, every=every, cron=cron, tz=tz, catch_up=catch_up, overlap=overlap, jitter=jitter
-        )
+            name, call, every=every, cron=cron, tz=tz, catch_up=catch_up, overlap=overlap, jitter=jitter,
+            start=start, end=end, limit=limit,
+        )  # fmt: skip
         run_operation(self._broker, add(self._keys, self._encryption, definition))
 
     def remove_periodic(self, name: str) -> None:

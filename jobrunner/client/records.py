@@ -21,7 +21,7 @@ from jobrunner.due_ticks import first_tick
 from jobrunner.errors import UnknownJob
 from jobrunner.formatting import describe, listed
 from jobrunner.periodic import KNOWN_FOR_MS, AddedDefinition, PeriodicDefinition, read_added, read_definition
-from jobrunner.schedule import Schedule
+from jobrunner.schedule import NEVER, Schedule
 
 TOO_MANY = "*"
 """Published in place of the job names of a worker when these are too long together."""
@@ -124,8 +124,8 @@ class PeriodicRecord:
     """The schedule in words."""
     last: datetime | None
     """The last tick that fired or was skipped."""
-    next: datetime
-    """The next tick; in the past when it is `overdue`."""
+    next: datetime | None
+    """The next tick; in the past when it is `overdue`; None when the schedule has ended (`end`, `limit`)."""
     task: str | None
     """Id of the task of the last tick that fired."""
     fired: int
@@ -261,13 +261,14 @@ def _periodic(
     state: Mapping[str, bytes] = {} if isinstance(found, Exception) else found
     last_ms, fired, skipped = (whole(state.get(name)) for name in ("last", "fired", "skipped"))
     counted_from = from_ms(last_ms) if last_ms else None
-    following = _next(schedule, counted_from, now, served=served)
+    has_ended = definition.most_tasks is not None and fired >= definition.most_tasks
+    following = NEVER if has_ended else _next(schedule, counted_from, now, served=served)
     return PeriodicRecord(
         name=definition.name,
         queue=definition.queue,
-        schedule=schedule.describe(),
+        schedule=definition.in_words,
         last=counted_from if fired or skipped else None,
-        next=following,
+        next=None if following == NEVER else following,
         task=state["task"].decode("utf-8", "replace") if "task" in state else None,
         fired=fired,
         skipped=skipped,

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from jobrunner.broker.broker import Broker
+from jobrunner.broker.call import whole
 from jobrunner.broker.calls import events
 from jobrunner.broker.calls import leader as leader_calls
 from jobrunner.broker.keys import Keys
@@ -22,11 +23,12 @@ _log = SafeLogger("jobrunner.periodic")
 
 class LastTick(NamedTuple):
     """The last tick of a job as the server stores it, Unix ms, and the digest of its schedule; empty before the first
-    one. `due_at`: the next tick, once this leader has computed it."""
+    one. `fired`: how many ticks became tasks. `due_at`: the next tick, once this leader has computed it."""
 
     stored: str
     at: datetime | None
     schedule: str
+    fired: int
     due_at: datetime | None = None
 
 
@@ -60,12 +62,13 @@ class LastTicks:
                 schedule = definition.schedule_digest
                 yield [leader_calls.adopt_schedule(keys, definition.state, schedule)]
             at = from_ms(float(stored)) if stored else None
-            known = self._known[definition.state] = LastTick(stored, at, schedule)
+            known = self._known[definition.state] = LastTick(stored, at, schedule, whole(state.get("fired")))
         return known
 
-    def settled(self, definition: PeriodicDefinition, tick: datetime) -> None:
-        """This tick is the last one now, as the server has noted."""
-        self._known[definition.state] = LastTick(str(unix_ms_of(tick)), tick, definition.schedule_digest)
+    def settled(self, definition: PeriodicDefinition, tick: datetime, word: str) -> None:
+        """This tick is the last one now, as the server has noted; `word`: whether it "fired"."""
+        fired = self._known[definition.state].fired + (word == "fired")
+        self._known[definition.state] = LastTick(str(unix_ms_of(tick)), tick, definition.schedule_digest, fired)
 
     def next_is(self, name: str, due_at: datetime) -> None:
         """The tick behind the last one is due then."""
@@ -168,7 +171,7 @@ class PeriodicDefinitions:
 
     def _tell_change(self, definition: PeriodicDefinition) -> None:
         """A deploy or a program brought another schedule, or took it back."""
-        words = {"queue": definition.queue, "job": definition.name, "schedule": definition.parsed().describe()}
+        words = {"queue": definition.queue, "job": definition.name, "schedule": definition.in_words}
         _log.info("the schedule of a periodic job is another one now", **words)
         self._broker.run(events.note(self._keys, "periodic_changed", **words))
 

@@ -167,7 +167,8 @@ def _of_periodics(reading: MetricsReading) -> Iterator[Metric]:
             continue
         fired.add_metric((one.queue, one.name), one.fired)
         skipped.add_metric((one.queue, one.name), one.skipped)
-        due.add_metric((one.queue, one.name), one.next.timestamp())
+        if one.next is not None:
+            due.add_metric((one.queue, one.name), one.next.timestamp())
     yield from (fired, skipped, due)
 
 

@@ -1,5 +1,5 @@
 """Publishes the settings that queues and stations are declared with, when a worker starts and with each heartbeat. The
-other shards of a queue get those of its first one. With heartbeats pipelines are published, too, where they are missing.
+other shards of a queue get those of its first one. Heartbeats publish pipelines, too, where they are missing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

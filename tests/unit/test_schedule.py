@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from jobrunner.due_ticks import MAX_CATCH_UP, CatchUp, Due, due_ticks, first_tick, jittered, parse_catch_up
 from jobrunner.errors import InvalidOption, NaiveDatetime
-from jobrunner.schedule import Cron, Every, Schedule, parse_spec
+from jobrunner.schedule import NEVER, Bounded, Cron, Every, Schedule, parse_spec
 from tests.support.examples import examples
 
 MICROSECOND = timedelta(microseconds=1)
@@ -826,3 +826,113 @@ def test_an_unknown_zone_is_told_one_that_has_the_changes_of_a_place(tz: Any, me
 def test_an_expression_that_cannot_be_read_is_told_which_field_is_wrong(expression: str, wrong: str) -> None:
     with pytest.raises(InvalidOption, match=f"^cron is {re.escape(repr(expression))}: {re.escape(wrong)}$"):
         Cron(expression)
+
+
+START = datetime(2030, 1, 1, 9, 0, tzinfo=UTC)
+HOURLY = Every(timedelta(hours=1))
+
+
+def test_an_interval_with_a_start_counts_from_it_whatever_the_last_tick() -> None:
+    schedule = Bounded(HOURLY, START, START + timedelta(hours=3))
+    ticks = [START + timedelta(hours=n) for n in range(4)]
+    assert schedule.next_after(START - timedelta(days=9)) == ticks[0]
+    assert [schedule.next_after(one) for one in ticks] == [*ticks[1:], NEVER]
+    assert schedule.next_after(START + timedelta(minutes=90)) == ticks[2]
+    off_the_grid = START - timedelta(minutes=17)
+    assert schedule.ticks_between(off_the_grid, START + timedelta(days=9), 1000) == ticks
+    assert schedule.ticks_between(off_the_grid, START + timedelta(days=9), 2) == ticks[2:]
+    assert schedule.ticks_between(ticks[1], ticks[2], 9) == [ticks[2]]
+    assert schedule.ticks_between(off_the_grid, START - timedelta(seconds=1), 9) == []
+
+
+def test_cron_fires_from_its_start_to_its_end_both_included() -> None:
+    schedule = Bounded(Cron("0 9 * * *"), START, START + timedelta(days=2))
+    ticks = [START + timedelta(days=n) for n in range(3)]
+    assert schedule.next_after(START - timedelta(days=9)) == ticks[0]
+    assert [schedule.next_after(one) for one in ticks] == [*ticks[1:], NEVER]
+    assert schedule.ticks_between(START - timedelta(days=9), START + timedelta(days=9), 9) == ticks
+    assert schedule.ticks_between(START - timedelta(days=9), START - timedelta(seconds=1), 9) == []
+
+
+@given(
+    schedule=st.sampled_from([HOURLY, Every(0.25), Cron("*/7 * * * *"), Cron("30 2 * * *", "Europe/Madrid")]),
+    start_ms=st.none() | st.integers(0, 7_200_000), length_ms=st.none() | st.integers(0, 7_200_000),
+    steps_ms=st.lists(st.integers(1, 3_600_000), max_size=20),
+)  # fmt: skip
+def test_looking_at_any_times_fires_each_tick_within_the_bounds_once(
+    schedule: Every | Cron, start_ms: int | None, length_ms: int | None, steps_ms: list[int]
+) -> None:
+    """As a leader does it, which has the last tick in whole milliseconds."""
+    start = None if start_ms is None else START + timedelta(milliseconds=start_ms)
+    end = None if length_ms is None else (start or START) + timedelta(milliseconds=length_ms)
+    limits = Bounded(schedule, start, end)
+    last = now = START
+    fired: list[datetime] = []
+    for step_ms in steps_ms:
+        now += timedelta(milliseconds=step_ms)
+        found = limits.ticks_between(last, now, 100_000)
+        expected, tick = [], limits.next_after(last)
+        while tick <= now:
+            expected.append(tick)
+            tick = limits.next_after(tick)
+        assert found == expected
+        fired += found
+        last = found[-1] if found else last
+    assert len(set(fired)) == len(fired)
+    assert all((start or START) <= one <= (end or now) for one in fired)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "first"),
+    [
+        (Bounded(HOURLY, START), START),
+        (Bounded(HOURLY, START + timedelta(minutes=7)), START + timedelta(minutes=7)),
+        (Bounded(HOURLY, START - timedelta(seconds=10)), START - timedelta(seconds=10)),  # it was just now
+        (Bounded(HOURLY, START - timedelta(seconds=11)), START + timedelta(minutes=60, seconds=-11)),
+        (Bounded(HOURLY, end=START), START),
+        (Bounded(HOURLY, end=START - timedelta(seconds=1)), NEVER),
+        (Bounded(Cron("0 9 * * *"), START), START),
+        (Bounded(Cron("0 9 * * *"), end=START + timedelta(hours=1)), NEVER),
+    ],
+)
+def test_the_first_tick_of_a_bounded_schedule(schedule: Bounded, first: datetime) -> None:
+    assert first_tick(schedule, START) == first
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Bounded(HOURLY, START), Bounded(HOURLY, None, START), Bounded(Cron("0 9 * * *", "Europe/Madrid"), START, START),
+        Bounded(HOURLY, START.replace(microsecond=1999)),
+    ],
+)  # fmt: skip
+def test_another_process_rebuilds_bounds(schedule: Bounded) -> None:
+    assert parse_spec(json.loads(json.dumps(schedule.spec()))) == schedule
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"every": 60, "start": "soon"}, {"every": 60, "end": float("nan")}, {"every": 60, "end": 1e300}, {"start": 1},
+        {"every": 60, "end": True}, {"every": 60, "end": 9e14}, {"every": 60, "start": 2, "end": 1},
+    ],
+)  # fmt: skip
+def test_what_are_no_bounds_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption):
+        parse_spec(spec)
+
+
+def test_a_bounded_schedule_in_words() -> None:
+    words = Bounded(HOURLY, START, START + timedelta(days=1, seconds=5)).describe()
+    assert words == "every hour from 2030-01-01 09:00 UTC until 2030-01-02 09:00:05 UTC"
+
+
+def test_bounds_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InvalidOption, match="is before start"):
+        Bounded(HOURLY, START, START - timedelta(seconds=1))
+    with pytest.raises(InvalidOption, match="whole milliseconds"):
+        Bounded(Every(timedelta(microseconds=100_100)), START)
+    with pytest.raises(NaiveDatetime):
+        Bounded(HOURLY, datetime(2030, 1, 1))
+    with pytest.raises(InvalidOption, match="give an aware datetime"):
+        Bounded(HOURLY, end=5)  # type: ignore[arg-type]

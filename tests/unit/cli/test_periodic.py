@@ -170,6 +170,19 @@ def test_one_is_added_replaced_listed_run_and_removed(cli: Callable[..., Any], c
     assert cli("periodic", "list", "--json").value == []
 
 
+def test_one_with_a_start_an_end_and_a_limit(cli: Callable[..., Any], client: Client, reports: str) -> None:
+    add = ("periodic", "add", "acme", "report", "customer=acme", "--every", "5m", "-m", reports)
+    bounds = ("--start", "2100-01-01T03:00:00+01:00", "--end", "2100-02-01T00:00:00Z", "--limit", "9")
+    assert cli(*add, *bounds, "--json").value["next"] == "2100-01-01T02:00:00+00:00"
+    in_words = "every 5 minutes from 2100-01-01 02:00 UTC until 2100-02-01 00:00 UTC, 9 tasks at most"
+    assert in_words in cli("periodic", "list").out
+
+    over = cli(*add, "--end", "2020-01-01T00:00:00Z")
+    assert over.out == "periodic job acme runs report every 5 minutes until 2020-01-01 00:00 UTC, but has ended\n"
+    assert "ended" in cli("periodic", "list").out
+    assert "has no time zone" in cli(*add, "--end", "2020-01-01T00:00:00").err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from jobrunner.errors import (
     InvalidName,
     InvalidOption,
     JobrunnerError,
+    NaiveDatetime,
     ParameterError,
     PayloadTooLarge,
     QueueNotEmpty,
@@ -142,6 +143,9 @@ def test_a_change_by_another_program_meanwhile_is_not_lost(
         (lambda add: add("x", ping.bind("b"), every=5, catch_up="all"), InvalidOption, "catch_up is 'all'"),
         (lambda add: add("x", ping.bind("b"), every=5, overlap="no"), InvalidOption, "overlap='no'"),
         (lambda add: add("x", ping.bind("b"), every=5, jitter=-1), InvalidOption, "jitter"),
+        (lambda add: add("x", ping.bind("b"), every=5, limit=0), InvalidOption, "limit=0: give a whole number from 1"),
+        (lambda add: add("x", ping.bind("b"), every=5, end=5), InvalidOption, "end=5: give an aware datetime"),
+        (lambda add: add("x", ping.bind("b"), every=5, start=datetime(2030, 1, 1)), NaiveDatetime, "no time zone"),
         (lambda add: add("x", ping.bind("b"), schedule="@daily"), UnknownOption, "did you mean 'cron'"),
         (lambda add: add("x", ping.bind("b").using(in_=3), every=5), InvalidOption, "in_ is that of one task"),
         (lambda add: add("x", ping.bind("b").using(id="i"), every=5), InvalidOption, "id is that of one task"),

@@ -141,3 +141,93 @@ def test_a_job_that_code_declares_later_by_its_name_takes_its_place(
     assert [(record.name, record.added) for record in client.periodics()] == [("nightly", False)]
     client.remove_periodic("nightly")
     assert [(record.name, record.added) for record in client.periodics()] == [("nightly", False)]
+
+
+def fired_at(raw: redis.Redis, keys: Keys, client: Client, start: datetime) -> list[float]:
+    """Seconds from the start of the test to the ticks that fired, oldest first."""
+    (record,) = client.periodics()
+    return [(one.at - start).total_seconds() for one in record.recent if one.outcome == "fired"][::-1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [({"every": 60}, [90, 150, 210]), ({"cron": "* * * * *"}, [100, 160, 220])],  # the clock begins at second 20
+)
+def test_ticks_fire_from_the_start_to_the_end(
+    leader: Leader, client: Client, raw: redis.Redis, keys: Keys, start: datetime, schedule: Any, expected: list[float]
+) -> None:
+    begin, end = start + timedelta(seconds=expected[0]), start + timedelta(seconds=expected[-1])
+    client.add_periodic("acme", Report(customer="a"), overlap="allow", start=begin, end=end, **schedule)
+    for second in range(0, 400, 5):
+        leader.at(second)
+    assert fired_at(raw, keys, client, start) == expected
+    assert [(one.next, one.overdue, one.fired) for one in client.periodics()] == [(None, False, 3)]
+
+
+@pytest.mark.parametrize(("ago", "expected"), [(0, [0, 60]), (10, [-10, 50]), (11, [49]), (3600, [60])])
+def test_a_start_that_was_just_now_counts_and_an_earlier_one_is_a_grid(
+    leader: Leader, client: Client, raw: redis.Redis, keys: Keys, start: datetime, ago: int, expected: list[float]
+) -> None:
+    """`start=datetime.now(UTC)` fires at once, although the leader reads it some seconds later."""
+    client.add_periodic("acme", Report(customer="a"), every=60, overlap="allow", start=start - timedelta(seconds=ago))
+    for second in (0, 30, 60):
+        leader.at(second)
+    assert fired_at(raw, keys, client, start) == expected
+
+
+def test_a_start_that_passed_while_nobody_led_is_caught_up(
+    leader: Leader, client: Client, raw: redis.Redis, keys: Keys, start: datetime
+) -> None:
+    client.add_periodic("a", Report(customer="a"), every=3600, start=start + timedelta(seconds=30))
+    leader.at(0)
+    leader.ticks.forget()
+    leader.at(900)
+    assert fired_at(raw, keys, client, start) == [30]
+
+
+def test_no_tick_fires_after_so_many_tasks_whoever_leads(
+    leader: Leader, broker: Broker, client: Client, clock: Clock, raw: redis.Redis, keys: Keys, start: datetime
+) -> None:
+    client.add_periodic("acme", Report(customer="a"), every=60, overlap="allow", catch_up=10, limit=3)
+    leader.at(0)
+    other = Leader(broker, keys, clock, start)
+    other.at(60)
+    leader.at(120)  # this one has not heard of the second tick
+    leader.at(121)
+    for second in (180, 600):
+        leader.at(second)
+        other.at(second)
+    assert fired_at(raw, keys, client, start) == [0, 60, 120]
+    assert client.periodics()[0].next is None
+    assert client.periodics()[0].schedule == "every minute, 3 tasks at most"
+
+    client.add_periodic("acme", Report(customer="a"), every=60, overlap="allow", catch_up=10, limit=5)
+    for second in (601, 660, 720, 1200):
+        leader.at(second, reads=True)
+    assert len(fired_at(raw, keys, client, start)) == 5
+
+
+def test_ticks_that_are_caught_up_or_skipped_count_as_the_tasks_they_become(
+    leader: Leader, client: Client, raw: redis.Redis, keys: Keys, start: datetime, broker: Broker
+) -> None:
+    client.add_periodic("acme", Report(customer="a"), every=60, catch_up=10, limit=4)
+    leader.at(0)
+    leader.at(60)
+    leader.at(120)
+    assert client.periodics()[0].skipped == 2
+    broker.run(queues.purge(keys.queue("reports"), "waiting"))
+    leader.at(600)
+    assert len(fired_at(raw, keys, client, start)) == 4
+
+
+def test_another_start_moves_the_ticks_of_one_that_runs(
+    leader: Leader, client: Client, raw: redis.Redis, keys: Keys, start: datetime
+) -> None:
+    client.add_periodic("acme", Report(customer="a"), every=60, overlap="allow")
+    leader.at(0)
+    leader.at(60)
+    client.add_periodic("acme", Report(customer="a"), every=60, overlap="allow", start=start + timedelta(seconds=205))
+    leader.at(61, reads=True)
+    for second in (62, 120, 204, 205, 265):
+        leader.at(second)
+    assert fired_at(raw, keys, client, start) == [0, 60, 205, 265]

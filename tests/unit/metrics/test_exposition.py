@@ -24,7 +24,7 @@ from jobrunner.inspector.snapshot import queue_views
 from jobrunner.metrics import reading
 from jobrunner.metrics.endpoint import MetricsEndpoint
 from jobrunner.metrics.exposition import JobrunnerCollector, metrics_app, render
-from jobrunner.periodic import PeriodicDefinition
+from jobrunner.periodic import AddedDefinition, PeriodicDefinition
 from jobrunner.task import Task
 from tests.support.waiting import wait_for
 
@@ -134,6 +134,20 @@ def test_the_next_tick_of_a_periodic_job_is_in_the_past_when_no_leader_fires_it(
     due = read(render(client))[label("jobrunner_periodic_next_timestamp_seconds", queue="beats", type="beat")]
 
     assert time.time() - due > 300  # as the rule JobrunnerPeriodicLate has it
+
+
+def test_a_periodic_job_that_has_ended_has_no_next_tick(client: Client) -> None:
+    ended = AddedDefinition(
+        name="gone", queue="beats", schedule={"every": 60, "end": 1}, payload=b"{}", catch_up="last", overlap="skip",
+        jitter=0, runs="beat", generation="1",
+    )  # fmt: skip
+    keys = keys_of(client)
+    broker_of(client).run(leader.set_added_periodic(keys, "gone", expected=b"", definition=msgspec.json.encode(ended)))
+
+    found = read(render(client))
+
+    assert label("jobrunner_periodic_fired_total", queue="beats", type="gone") in found
+    assert label("jobrunner_periodic_next_timestamp_seconds", queue="beats", type="gone") not in found
 
 
 def test_histograms_add_up(client: Client, broker: Broker, keys: Keys) -> None:

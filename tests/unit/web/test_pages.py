@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -420,6 +421,18 @@ def test_a_periodic_job_that_was_added_names_its_job(browse, client):
     text = browse().get("/periodic").text
     assert text.count("runs pages.report · added at run time") == 2
     assert [(view.name, view.schedule) for view in job_views(client)] == [("pages.report", "2 schedules")]
+
+
+def test_a_periodic_job_that_has_ended_says_so(browse, client):
+    @job(name="pages.report", queue="reports")
+    def report(customer: str) -> None: ...
+
+    forget("pages.report")
+    client.add_periodic("acme", report.bind("acme"), every=3600, end=datetime(2020, 1, 1, tzinfo=UTC))
+
+    text = browse().get("/periodic").text
+    assert '<span class="zero">ended</span>' in text
+    assert "every hour until 2020-01-01 00:00 UTC" in text
 
 
 def test_a_thousand_workers_are_a_page_of_each_hundred_and_a_link_to_one_opens_its_page(browse, client):
