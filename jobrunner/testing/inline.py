@@ -12,12 +12,13 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 from jobrunner.attempt import Attempt
 from jobrunner.client.current import pinned
 from jobrunner.clock import from_ms, unix_ms, utc_now
 from jobrunner.errors import TaskFailed, UsageError
+from jobrunner.formatting import describe
 from jobrunner.jobs.declared_queues import declare_configured
 from jobrunner.jobs.registry import Definition, find, result_ttl_of
 from jobrunner.jobs.running_task import JobRun
@@ -41,7 +42,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class inline:  # noqa: N801  # used like a function
+class _WithoutParentheses(type):
+    """Answers `with inline:`, for which Python says only that a type is no context manager."""
+
+    def __enter__(cls) -> NoReturn:
+        raise UsageError("`with inline:` has no parentheses; write `with inline():`")
+
+    def __exit__(cls, *_: object) -> None: ...
+
+
+class inline(metaclass=_WithoutParentheses):  # noqa: N801  # used like a function
     """While it is entered, or while the function that it decorates runs, `enqueue` runs the job at once.
 
     One attempt is made, also of a task that is enqueued for later, unless it would expire before. Errors of the job,
@@ -49,7 +59,9 @@ class inline:  # noqa: N801  # used like a function
     `scheduled` when a worker would retry, else `dead`. Retry, Snooze and Cancel are no errors.
     """
 
-    def __init__(self, *, propagate: bool = True) -> None:
+    def __init__(self, *wrongly: object, propagate: bool = True) -> None:
+        if wrongly:
+            raise UsageError(f"inline({describe(wrongly[0])}): decorate with @inline(), and name propagate=…")
         self._propagate = propagate
         self._entered: list[ExitStack] = []
 

@@ -440,6 +440,15 @@ def test_what_it_would_leave_before_it_runs_is_refused(decorated: Any, what: str
         inline()(decorated)
 
 
+def test_without_parentheses_it_says_how_to_write_it() -> None:
+    with pytest.raises(UsageError, match=r"`with inline:` has no parentheses; write `with inline\(\):`"), inline:
+        pytest.fail("it was entered")
+    with pytest.raises(UsageError, match=r"^inline\(<function .*>\): decorate with @inline\(\)"):
+
+        @inline
+        def no_test() -> None: ...
+
+
 def test_other_threads_enqueue_inline_too() -> None:
     with inline():
         thread = threading.Thread(target=lambda: Note(what="x").enqueue(), name="elsewhere")
