@@ -14,6 +14,8 @@ from jobrunner.errors import JobrunnerError
 from jobrunner.logs import SafeLogger
 
 _MOST_ASKED = 100
+_LOST = "the server has lost the partitions of a queue"
+_LOST_HINT = "configure the queue with as many again, or tasks in the others are in no count, and new workers take none"
 _log = SafeLogger("jobrunner.worker")
 
 
@@ -30,6 +32,8 @@ class ServedShards:
         self._counts = dict(zip(weights, counts, strict=True))
         self._next = deque(weights)
         self._asked: list[str] = []
+        self._lost: set[str] = set()
+        """The queues of which the server has fewer shards than are served."""
         self.has_changed = False
         self.on_change: Callable[[], object] = lambda: None
         """Called when there is something for the fetch loop to take over."""
@@ -61,6 +65,7 @@ class ServedShards:
         """Takes in the replies to the calls that were made last. A queue never has fewer shards to serve."""
         for queue, found in zip(self._asked, replies, strict=False):
             known = self._counts[queue]
+            self._note_loss(queue, found, known)
             if found.served > known.served:
                 _log.info("a queue has more partitions: serving them", queue=queue, partitions=found.partitions)
                 self.has_changed = True
@@ -69,6 +74,13 @@ class ServedShards:
                 self.on_limits()
         if self.has_changed:
             self.on_change()
+
+    def _note_loss(self, queue: str, found: ShardCounts, known: ShardCounts) -> None:
+        if found.served >= known.served:
+            self._lost.discard(queue)
+        elif found is not UNKNOWN and queue not in self._lost:
+            self._lost.add(queue)
+            _log.warning(_LOST, queue=queue, partitions=known.partitions, hint=_LOST_HINT)
 
 
 def served_shards(broker: Broker, keys: Keys, weights: Mapping[str, int]) -> ServedShards:
