@@ -117,7 +117,7 @@ def test_heartbeats_publish_a_pipeline_that_is_missing_and_leave_another_as_it_i
     wait_for(lambda: raw.hexists(keys.pipelines, "shop"))
     raw.hset(keys.pipelines, "shop", "[]")
     raw.hset(keys.pipelines, "other", "[]")
-    time.sleep(0.3)
+    time.sleep(0.3)  # three heartbeats, which must leave it alone
     assert raw.hget(keys.pipelines, "shop") == b"[]"
     raw.delete(keys.pipelines)
     wait_for(lambda: b"shop/raw" in (raw.hget(keys.pipelines, "shop") or b""))
