@@ -263,7 +263,7 @@ class Pipeline:
     def apply(self, client: Client | None = None) -> None:
         """Checks the pipeline, then publishes its graph and the declared settings of its queues, in one round trip; a
         pipeline with partitions takes a few more, for the settings of each shard. A change by hand is kept until the
-        declared value changes."""
+        declared value changes, and the settings of a queue that workers publish stay as they are."""
         self._write(client or self.client)
 
     def _write(self, client: Client, *, needs_graph: bool = True) -> None:
