@@ -3,6 +3,7 @@
 import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar, Unpack
 
@@ -31,7 +32,7 @@ from jobrunner.client.outgoing import BatchedCall, sending
 from jobrunner.client.shared_redaction import SharedRedaction
 from jobrunner.client.task_handle import TaskHandle
 from jobrunner.encryption.cipher import PayloadEncryption
-from jobrunner.errors import JobrunnerError
+from jobrunner.errors import JobrunnerError, UsageError
 from jobrunner.middleware import MiddlewareStack, stack_of
 from jobrunner.observers import OBSERVERS
 from jobrunner.option_names import checks_options, no_attribute
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from jobrunner.client.records import PeriodicRecord, WorkerRecord
     from jobrunner.due_ticks import CatchUp
     from jobrunner.events import Event
+
+OF_WORKER: "ContextVar[Client]" = ContextVar("jobrunner_client")
+"""In a job the client of its worker."""
 
 
 @checks_options
@@ -106,6 +110,11 @@ class Client:
             raise no_attribute(self, f"{type(self).__name__!r} object", name, "client")
 
     def __enter__(self) -> Self:
+        if OF_WORKER.get(None) is self:
+            raise UsageError(
+                "with current_client(): its end would close the client through which all jobs of this worker enqueue; "
+                "use it without `with`, which is for Client(…)"
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

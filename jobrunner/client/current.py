@@ -3,11 +3,10 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Unpack
 
 from jobrunner.broker.broker import server_clock
-from jobrunner.client.client import Client
+from jobrunner.client.client import OF_WORKER, Client
 from jobrunner.settings import ClientOptions
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ _lock = threading.RLock()
 _state: dict[str, Client] = {}
 _pins: "list[tuple[Client, AsyncClient | None]]" = []
 _listeners: "list[Callable[[], None]]" = []
-_here: ContextVar[Client] = ContextVar("jobrunner_client")
 
 
 def configure(
@@ -57,11 +55,11 @@ def on_use(listener: "Callable[[], None]") -> None:
 @contextmanager
 def within(client: Client) -> Iterator[None]:
     """Makes `client` the current client in this context only: a worker's jobs enqueue through the worker's client."""
-    before = _here.set(client)
+    before = OF_WORKER.set(client)
     try:
         yield
     finally:
-        _here.reset(before)
+        OF_WORKER.reset(before)
 
 
 @contextmanager
@@ -86,7 +84,7 @@ def current_client() -> Client:
     Jobs enqueue through it. Do not close it, as `with` would. `Client()` in its place takes its server and prefix from
     the environment or pyproject.toml, whatever `configure` or the worker's `--url` name.
     """
-    if (client := _here.get(None)) is not None:
+    if (client := OF_WORKER.get(None)) is not None:
         return client
     if not _pins and (client := _state.get("client")) is not None:
         return client
@@ -105,7 +103,7 @@ def pinned_twin(client: Client) -> "AsyncClient | None":
 
 def configured_client() -> Client | None:
     """The client of this context, else of this process, ignoring pinned clients; None when none is configured."""
-    return _here.get(None) or _state.get("client")
+    return OF_WORKER.get(None) or _state.get("client")
 
 
 def forget() -> None:

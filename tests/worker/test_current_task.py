@@ -13,7 +13,7 @@ import jobrunner
 from jobrunner import Client, Job, Queue, Retry, Snooze, Worker, chain, current_task, job
 from jobrunner.client.client import keys_of
 from jobrunner.client.current import within
-from jobrunner.errors import UsageError
+from jobrunner.errors import TaskFailed, UsageError
 from jobrunner.etl import Pipeline
 from jobrunner.jobs.registry import forget
 from jobrunner.testing import inline
@@ -145,6 +145,25 @@ def test_the_client_in_a_job_is_that_of_its_worker_whatever_is_configured(
         Worker(queues=["current"], client=own).run(burst=True)
         assert [handle.result(timeout=0) for handle in handles] == ["of-the-worker", ["of-the-worker"] * 2]
     assert keys_of(jobrunner.current_client()).prefix == keys_of(current).prefix
+
+
+def test_the_client_of_a_worker_is_not_closed_by_a_job(current: Client, run: Any, declare: Any) -> None:
+    """All later jobs of the worker died where they enqueued: "this client is closed"."""
+
+    @declare("current.closes", max_attempts=1)
+    def closes() -> None:
+        with jobrunner.current_client():
+            pass
+
+    @declare("current.enqueues")
+    def enqueues() -> str:
+        return closes.using(in_=3600).enqueue().id
+
+    first, second = closes.enqueue(), enqueues.enqueue()
+    run(queues=["current"], concurrency=1)
+    with pytest.raises(TaskFailed, match=r"with current_client\(\): its end would close the client .* without `with`"):
+        first.result(timeout=0)
+    assert second.result(timeout=0)
 
 
 def test_child_processes_see_it_in_functions_coroutines_and_hooks(current: Client, run: Any) -> None:
