@@ -186,6 +186,16 @@ def test_a_batch_that_is_dissolved_before_it_began_gives_back_the_tokens_of_the_
     assert [held.id for held in limited.reserve(9)] == ["x", "y", "z"]
 
 
+def test_a_batch_that_is_dissolved_gives_back_no_more_tokens_than_it_took(mail):
+    mail.run(queues.configure(mail.keys, {"key_tokens": 4, "key_interval_us": 3_600_000_000}))
+    mail.enqueue("v", "w", "x", "y", "later", key="a")
+    assert len(mail.reserve(2)) == 2
+    mail.run(batches.fill(mail.keys, "b", 1, had=0, count=9, lease_ms=1000, turn=1))
+    setback(mail, "dissolved")
+    mail.run(batches.advance(mail.keys, "b"))
+    assert [held.id for held in mail.reserve(9)] == ["x", "y"]
+
+
 def test_members_without_a_key_go_back_to_a_queue_with_a_rate_of_keys(mail):
     mail.run(queues.configure(mail.keys, {"key_tokens": 3, "key_interval_us": 3_600_000_000}))
     mail.enqueue("x", "y")

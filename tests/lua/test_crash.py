@@ -29,6 +29,14 @@ def test_the_worker_that_died_is_noted(mail):
     assert b"\t1\tcrashed\tw1\tits worker died" in mail.hash("a")["failures"]
 
 
+def test_the_worker_of_the_lease_is_noted_where_none_is_named(mail):
+    mail.enqueue("a")
+    (held,) = mail.run(leases.reserve(mail.keys, 1, token=2**51 + 2**27 * 171)).attempts
+    mail.crash(held)
+
+    assert mail.hash("a")["failures"].split(b"\t")[1:4] == [b"1", b"crashed", b"0000ab"]
+
+
 def test_a_server_that_is_full_takes_the_report(mail):
     mail.enqueue("a")
     mail.enqueue("b", max_attempts=1)

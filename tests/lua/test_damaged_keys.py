@@ -92,3 +92,9 @@ def test_a_task_ends_while_the_set_of_those_who_wait_for_ends_is_damaged(mail, c
     clock.advance(100_000)
     assert mail.reserve() == []
     assert (mail.ids("dead"), mail.ids("pending")) == (["died"], [])
+
+
+def test_a_task_of_no_flow_is_cancelled_while_the_outbox_is_damaged(mail):
+    mail.enqueue("a", type="send")
+    with damaged(mail, "outbox"):
+        assert mail.run(tasks.cancel(mail.keys, "a", keep_ms=0)) == "ok"

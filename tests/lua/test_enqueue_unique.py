@@ -634,6 +634,27 @@ def test_a_payload_that_is_encrypted_for_another_task_is_not_added_as_this_one(m
     assert mail.ids("waiting") == []
 
 
+@pytest.mark.parametrize(("holder", "verdict"), [("held", "replaced"), ("other", "encrypt_for")])
+def test_a_payload_that_was_encrypted_for_the_task_takes_its_place(mail, holder, verdict):
+    lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="replace")
+    mail.run(new_tasks.enqueue_unique(mail.keys, Task(id="held", queue=mail.name, payload=b"old", lock=lock)))
+    call = new_tasks.enqueue_unique(
+        mail.keys, Task(id="new", queue=mail.name, payload=b"x", lock=lock), bound_to=(holder, mail.name)
+    )  # fmt: skip
+    assert mail.run(call)[:2] == (verdict, "held")
+    assert mail.hash("held")["payload"] == (b"x" if verdict == "replaced" else b"old")
+
+
+def test_a_replaced_task_goes_behind_what_arrived_in_the_same_instant(mail, clock):
+    lock = Lock(digest="d", lasts="finished", ttl_ms=HOUR_MS, on_clash="replace")
+    for task in (Task(id="held", queue=mail.name, payload=b"old", lock=lock), Task(id="new", queue=mail.name,
+                 payload=b"new", lock=lock)):  # fmt: skip
+        mail.run(new_tasks.enqueue_unique(mail.keys, task))
+        assert float(mail.hash("held")["enqueue_time"]) == clock.ms
+        mail.enqueue(f"behind {task.id}")
+    assert mail.ids("waiting") == ["behind held", "held", "behind new"]
+
+
 def test_a_task_that_lost_its_place_is_rescheduled(mail, add):
     mail.configure(fair=1)
     add("a", key="k")

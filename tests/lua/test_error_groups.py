@@ -380,3 +380,16 @@ def test_a_task_whose_group_has_left_makes_no_new_one_when_it_is_put_back(mail):
 def test_the_message_of_a_death_that_the_server_words_has_two_hundred_characters_at_most(mail):
     mail.crash(mail.lease("a", type="Charge", max_attempts=1), reason="x" * 300)
     assert read(mail)["WorkerCrashed"].message == "x" * 200
+
+
+def test_each_expired_lease_is_the_newest_example_of_its_group(mail, clock):
+    mail.enqueue("a", "b")
+    for name in "ab":
+        (held,) = mail.reserve()
+        assert held.id == name
+        clock.advance(30_000)
+        mail.reserve(0)
+        mail.raw.zrem(mail.keys.waiting, name)
+
+    one = read(mail)["LeaseExpired"]
+    assert (one.count, one.task, one.last_ms) == (2, "b", clock.ms)

@@ -258,3 +258,13 @@ def test_the_note_of_a_death_has_two_hundred_characters_of_its_reason(mail):
 def test_a_line_about_a_failure_has_two_hundred_characters_of_its_reason(mail):
     mail.fail(mail.lease("a"), error="x" * 300)
     assert mail.hash("a")["failures"].split(b"\t")[-1] == b"x" * 200
+
+
+@pytest.mark.parametrize(("hops", "goes_on"), [(99, True), (100, False)])
+def test_a_task_goes_through_a_hundred_dead_letter_queues_and_no_more(mail, hops, goes_on):
+    """Queues whose dead letters go to each other would hand one task on without end."""
+    mail.configure(dead_letter_queue="p/dlq")
+    held = mail.lease("a")
+    mail.raw.hset(mail.keys.task("a"), "hops", hops)
+    mail.fail(held, fate="dead")
+    assert mail.ids("dead") == ([] if goes_on else ["a"])

@@ -45,6 +45,13 @@ def test_the_parent_ends_and_its_children_are_there(lines, clock):
     assert [one.id for one in left.reserve(5)] == ["a1", "a3"]
 
 
+def test_an_item_that_may_pass_one_station_goes_no_further(lines):
+    raw, left, _ = lines
+    attempt = raw.lease("a")
+    raw.raw.hset(raw.keys.task("a"), "hops", 1)
+    assert spread(raw, attempt, child(left, "a1"), max_hops=1) == "hops"
+
+
 def test_hops_priority_and_key_are_those_of_the_parent(lines):
     raw, left, _ = lines
     attempt = raw.lease("a", priority=2, key="tenant")

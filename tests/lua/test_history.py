@@ -57,6 +57,12 @@ def test_a_queue_that_keeps_history_notes_when_a_task_was_last_handed_out(kept, 
     assert kept.hash("a")["started_at"] == b"%d" % started
 
 
+def test_a_worker_hears_whether_a_queue_keeps_history(kept, line):
+    """Which notes how long tasks ran."""
+    assert kept.ask().keeps_history
+    assert not line("bare").ask().keeps_history
+
+
 def test_a_queue_that_keeps_history_notes_how_long_tasks_ran(kept, mail):
     kept.enqueue("a", "b", "c", "d")
     reserved = kept.ask(4)

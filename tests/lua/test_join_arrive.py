@@ -76,6 +76,7 @@ def test_an_end_that_is_no_death_stays(mail, later):
 def test_each_arrival_lets_the_join_live_as_long_again(mail):
     prepare(mail, ttl_ms=60_000)
     key = mail.keys.join("j")
+    assert 59_000 < mail.raw.pttl(key) <= 60_000, "also when none ever comes"
     for say in (
         lambda: arrive(mail, (0, "cancelled")),
         lambda: arrive(mail, (0, "cancelled")),

@@ -76,6 +76,7 @@ def test_dead_tasks_are_due_when_they_are_past_their_time(mail, clock, keys, set
 def test_too_many_dead_tasks_are_due_now(mail, clock, keys):
     for name in "ab":
         mail.fail(mail.lease(name), fate="dead")
+    assert scan(mail, keys).due == {"mail": clock.ms + 2_592_000_000}, "no number is too many"
     mail.run(queues.configure(mail.keys, {"dead_max": 2}))
     assert scan(mail, keys).due == {"mail": clock.ms + 2_592_000_000}, "as many as are allowed"
     mail.run(queues.configure(mail.keys, {"dead_max": 1}))
@@ -117,6 +118,11 @@ def test_workers_that_fell_silent_are_told(broker, keys, raw):
     assert broker.run(leader_scan(keys, [])[0]) == ScanReply(silent=["w2"])
     raw.delete(keys.worker("w1"))
     assert set(broker.run(leader_scan(keys, [])[0]).silent) == {"w1", "w2"}
+
+
+def test_no_more_workers_than_a_thousand_are_looked_at(broker, keys, raw):
+    raw.zadd(keys.workers, {f"w{n}": n for n in range(1001)})
+    assert broker.run(leader_scan(keys, [])[0]).silent == [f"w{n}" for n in range(1000)]
 
 
 def test_one_call_looks_at_a_hundred_queues_and_the_workers(broker, keys, raw):

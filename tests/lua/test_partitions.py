@@ -164,6 +164,50 @@ def test_every_key_has_a_bucket_of_its_own(mail, add, clock):
     assert mail.ask(9).next_event_ms == clock.ms + 5000
 
 
+def test_a_token_that_flows_fast_is_not_polled_for(mail, add, clock):
+    limit(mail, key_tokens=1, key_interval_us=1000)
+    add("a0", "a1")
+    assert taken(mail, 9) == ["a0"]
+    clock.advance(5)
+    assert mail.ask(9).next_event_ms == clock.ms + 10
+
+
+def test_a_key_waits_for_no_more_than_a_token_when_the_clock_stepped_back_a_little(mail, add, clock):
+    """By less than in which all its tokens flow."""
+    limit(mail, key_tokens=2, key_interval_us=10_000_000)
+    add("a0", "a1", "a2")
+    assert taken(mail, 9) == ["a0", "a1"]
+    clock.advance(-10_000)
+    assert mail.ask(9).next_event_ms == clock.ms + 5000
+
+
+def test_a_key_that_may_hold_one_more_lease_waits_for_its_token_alone(mail, add, clock):
+    limit(mail, key_inflight=2, key_tokens=1, key_interval_us=5_000_000)
+    add("a0", "a1")
+    assert taken(mail, 9) == ["a0"]
+    assert mail.ask(9).next_event_ms == clock.ms + 5000
+    clock.advance(5000)
+    assert taken(mail, 9) == ["a1"]
+
+
+def test_what_a_rate_of_keys_notes_ends(mail, add):
+    limit(mail, key_tokens=1, key_interval_us=5_000_000)
+    add("a0", "b0")
+    assert taken(mail) == ["a0"]
+    assert 0 < mail.raw.pttl(mail.keys.base + b"mail:bucket:a") <= 10_000
+    mail.run(leases.pop(mail.keys, 1))
+    assert not mail.raw.exists(mail.keys.base + b"mail:holders"), "without a limit of leases nobody holds one"
+
+
+def test_a_task_that_did_not_begin_gives_its_key_one_token_back(mail, add):
+    limit(mail, key_tokens=3, key_interval_us=HOUR_US)
+    add(*(f"a{n}" for n in range(6)))
+    held = mail.reserve(9)
+    assert len(held) == 3
+    mail.release(held[0])
+    assert taken(mail, 9) == ["a0"]
+
+
 def test_limits_of_queue_and_key_hold_together_and_burn_no_tokens(mail, add):
     limit(mail, key_tokens=5, key_interval_us=HOUR_US, max_inflight=3, max_tokens=10, interval_us=HOUR_US)
     add(*(f"a{n}" for n in range(9)), "b0")

@@ -107,3 +107,11 @@ def test_a_dead_task_goes_whose_id_an_entry_of_the_history_has_as_well(mail):
     assert mail.run(tasks.remove(mail.keys, ["a"])) == ["ok"]
     assert (mail.ids("dead"), mail.ids("done"), mail.hash("a")) == ([], [], {})
     assert (mail.totals()["purged"], mail.totals()["history_purged"]) == (1, 1)
+
+
+def test_a_task_whose_lease_is_over_goes_with_its_lease(mail, clock):
+    mail.lease("late")
+    clock.advance(30_000)
+
+    assert mail.run(tasks.remove(mail.keys, ["late"])) == ["ok"]
+    assert (mail.ids("pending"), mail.ids("leases"), mail.hash("late")) == ([], [], {})

@@ -101,6 +101,13 @@ def test_only_what_is_of_the_queue_or_the_job_is_read(broker, keys, raw, hashes)
     assert set(read(queue="mail", type="odd name")) == {"mail odd name dead"}
 
 
+def test_with_a_queue_its_shards_are_read_and_whether_the_leader_sampled(broker, keys, raw, hashes):
+    observe(broker, keys, {"mail send dead": 1, "mail@3 send dead": 2, "mails@3 send dead": 4, "mail@x send dead": 8})
+    raw.hset(hashes[0], "#sampled", 1)
+    (call,) = stats_calls.read(hashes[:1], queue="mail")
+    assert broker.run(call)[0] == {"mail send dead": "1", "mail@3 send dead": "2", "#sampled": "1"}
+
+
 def test_hashes_are_read_twenty_at_a_time_in_order(broker, keys):
     observe(broker, keys, {"mail send succeeded": 1})
     wanted = [keys.stats_of_minute(MINUTE - 21 + n) for n in range(22)]

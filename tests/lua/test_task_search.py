@@ -28,6 +28,58 @@ def test_each_field_of_a_task_is_returned_as_it_is_stored(mail):
     assert fields == stored | {"payload": ""}, "the payload is not asked for"
 
 
+def test_a_field_that_a_task_lacks_is_empty(mail):
+    mail.enqueue("a", type="Send")
+    ((_, _, fields),) = chunk(mail, "waiting").tasks
+    assert (fields["type"], fields["error"], fields["outcome"]) == ("Send", "", "")
+
+
+def test_only_tasks_of_the_whole_type_are_found(mail):
+    mail.enqueue("a", type="Send")
+    mail.enqueue("b", type="SendAgain")
+    mail.enqueue("c")
+    found = chunk(mail, "waiting", match=Match(type="Send")).tasks
+    assert [one for one, _, _ in found] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        (Match(id_part="ne"), ["one"]), (Match(job_part="Mai"), ["two"]), (Match(error_part="boom"), ["three"]),
+        (Match(payload_part="needle"), ["two"]), (Match(payload_part="none"), []), (Match(type="Bill"), []),
+        (Match(group="g"), ["three"]), (Match(job_part="Send", error_part="late"), ["one"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_condition_leaves_what_meets_it(mail, match, expected):
+    mail.enqueue("one", type="SendLetter")
+    mail.enqueue("two", type="SendMail", payload=b"hay needle hay")
+    mail.enqueue("three", type="Call")
+    for name, fields in {"one": {"error": "too late"}, "three": {"error": "E: boom", "group": "g"}}.items():
+        mail.raw.hset(mail.keys.task(name), mapping=fields)
+
+    reply = chunk(mail, "waiting", match=match)
+    assert [one for one, _, _ in reply.tasks] == expected
+    assert (reply.read, reply.is_end) == (3, True)
+    assert [one for one, _, _ in chunk(mail, "waiting", match=match, most=1).tasks] == expected, "others do not count"
+
+
+def test_a_chunk_that_is_as_long_as_it_may_be_is_not_known_to_be_the_last(mail):
+    mail.enqueue("a", "b")
+    assert not chunk(mail, "waiting", count=2).is_end
+    assert chunk(mail, "waiting", count=3).is_end
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_search_goes_on_behind_a_task_that_is_there(mail, newest):
+    """One of the same instant comes before it, and two behind."""
+    mail.enqueue("a", "b", "c", "d")
+    mail.fail(*mail.reserve(4), fate="dead")
+    after = (f"{mail.raw.zscore(mail.keys.dead, 'b'):.0f}", "b")
+    found = chunk(mail, "dead", after=after, newest=newest).tasks
+    assert [one for one, _, _ in found] == (["a"] if newest else ["c", "d"])
+
+
 @pytest.fixture
 def dead(mail, clock):
     """Three tasks that were enqueued at once, and died 10 s after one another. Returns when the first died."""
