@@ -3,8 +3,33 @@ local keyspace, commands, host = ...
 local text = keyspace.text
 -- The scripts that a client may call by their digests, and all that were ever compiled: a run may forget scripts often.
 local scripts, compiled, was_flushed = {}, {}, false
-local sandbox = {string = string, table = table, math = math, ipairs = ipairs, pairs = pairs, tonumber = tonumber,
-  tostring = tostring, type = type, unpack = unpack, select = select, error = error, pcall = pcall, next = next,
+-- Digests by their texts: sources and error groups, of which there are few, come again and again.
+local digests = setmetatable({}, {__index = function(known, words)
+  local digest = host.sha1hex(words)
+  known[words] = digest
+  return digest
+end})
+-- LuaJIT goes through a table in an order that also depends on what it did before: so a seed would be another run
+-- behind other runs. In the scripts the order is that of the keys.
+local function is_before(one, other)
+  if type(one) ~= type(other) then return type(one) < type(other) end
+  return one < other
+end
+
+local function sorted_pairs(of)
+  local first = next(of)
+  if first == nil or next(of, first) == nil then return next, of, nil end
+  local keys, at = {}, 0
+  for key in next, of do keys[#keys + 1] = key end
+  table.sort(keys, is_before)
+  return function()
+    repeat at = at + 1 until keys[at] == nil or of[keys[at]] ~= nil
+    return keys[at], of[keys[at]]
+  end
+end
+
+local sandbox = {string = string, table = table, math = math, ipairs = ipairs, pairs = sorted_pairs,
+  tonumber = tonumber, tostring = tostring, type = type, unpack = unpack, select = select, error = error, pcall = pcall, next = next,
   setmetatable = setmetatable, rawget = rawget, redis = {}, cjson = {}}
 
 setmetatable(sandbox, {
@@ -29,7 +54,7 @@ end
 sandbox.redis.call = run
 function sandbox.redis.error_reply(message) return {err = message} end
 function sandbox.redis.status_reply(message) return {ok = message} end
-function sandbox.redis.sha1hex(words) return host.sha1hex(words) end
+function sandbox.redis.sha1hex(words) return digests[words] end
 function sandbox.redis.log(_, message) host.log(message) end
 function sandbox.cjson.encode(value) return host.encode_json(value) end
 function sandbox.cjson.decode(words) return host.decode_json(words) end
@@ -78,8 +103,7 @@ end
 function commands.EVALSHA(sha, count, ...)
   local script = scripts[sha]
   if not script then keyspace.fail('NOSCRIPT No matching script.') end
-  local words = {...}
-  sandbox.KEYS, sandbox.ARGV = {unpack(words, 1, count)}, {unpack(words, count + 1)}
+  sandbox.KEYS, sandbox.ARGV = {unpack({...}, 1, count)}, {select(count + 1, ...)}
   return script()
 end
 
@@ -87,7 +111,7 @@ local server = {}
 
 -- Makes a script known under its digest. Returns the digest, as SCRIPT LOAD does. `patched`: what runs in its place.
 function server.learn(source, patched)
-  local sha = host.sha1hex(source)
+  local sha = digests[source]
   if not compiled[sha] then
     local script, why = loadstring(patched or source, '@user_script')
     if not script then error(why) end
@@ -121,9 +145,8 @@ end
 -- Whether any of these keys exists.
 function server.holds(now, ...)
   keyspace.now = now
-  for n = 1, select('#', ...) do
-    if keyspace.get((select(n, ...))) then return true end
-  end
+  local keys = {...}
+  for n = 1, #keys do if keyspace.get(keys[n]) then return true end end
   return false
 end
 
