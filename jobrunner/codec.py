@@ -24,7 +24,7 @@ _CONVERSIONS = (
 )
 """The conversion that an error suggests for a value whose class has this method."""
 _LISTED = (Generator, KeysView, ValuesView, ItemsView, range, map, filter, zip, deque)
-"""What is a list in the mind of whoever passes it; a generator, too, as of a comprehension in parentheses."""
+"""Types of values that are passed where a list is meant; a comprehension in parentheses makes a generator."""
 _encoder = msgspec.json.Encoder(enc_hook=lambda value: refuse(value))
 _decoder = msgspec.json.Decoder()
 to_json = _encoder.encode

@@ -1,4 +1,4 @@
-"""What the leader knows of periodic jobs: their definitions, and the last tick of each job."""
+"""Definitions of periodic jobs, as the leader read them last, and the last tick of each job."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple

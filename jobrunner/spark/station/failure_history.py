@@ -1,5 +1,4 @@
-"""What the batches of a station have shown so far: the evidence whether the items of a failed batch are to blame. No
-I/O.
+"""Successes and failures of a station's batches, as evidence whether the items of a failed batch are to blame. No I/O.
 
 Invariant: a server that is full, read-only, or may not write to its disk makes no item dead. Its refusal of a batch
 counts only if other batches succeeded since the batch's previous refusal, or if the server accepted a row of the batch
