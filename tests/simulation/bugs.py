@@ -78,8 +78,8 @@ BUGS = {
         "local capacity, arrived = math.huge, redis.call('GET', arrival)", 500, "whose max_size is",
     ),
     "SINGLE_ENQUEUE_INTO_NO_SET": Bug(
-        "  redis.call('ZADD', waiting, last, id)\n  redis.call('HINCRBY'",
-        "  redis.call('HINCRBY'", 500, "",
+        "  redis.call('ZADD', waiting, last, id)\n  redis.call('HSET'",
+        "  redis.call('HSET'", 500, "",
     ),
     "LIMIT_OF_KEYS_IGNORED": Bug(
         "counts_leases and limits.key_inflight - (tonumber(inflight) or 0) or math.huge", "math.huge", 5000,
@@ -94,7 +94,7 @@ BUGS = {
     ),
     "REQUEUED_AND_STILL_DEAD": Bug(
         "  insert(set, score, id)\n  redis.call('ZREM', dead, id)\n  leave_group",
-        "  insert(set, score, id)\n  leave_group", 2000, "next/in",
+        "  insert(set, score, id)\n  leave_group", 2000, "has no hash",
     ),
     "REQUEUED_THOUGH_NOT_DEAD": Bug(
         "if not is_dead then return exists and 'not_dead' or 'gone' end", "if not exists then return 'gone' end", 2000,
@@ -112,8 +112,8 @@ BUGS = {
         "if not lease_end then return 'not_reserved' end", 2000, "a delete of",
     ),
     "POPPED_THOUGH_CANCELLED": Bug(
-        "if not is_unfit(id, is_damaged, task[6], task[5], task[8], task[9], now, config) then", "if true then", 20_000,
-        "was popped",
+        "is_unfit(id, is_damaged, task[6], task[5], task[8], task[9], now, config) then",
+        "is_unfit(id, is_damaged, task[6], task[5], task[8], false, now, config) then", 20_000, "was popped",
     ),
     "PAUSE_IGNORED": Bug("at_most = config.paused and 0 or", "at_most = false and 0 or", 2000, "is paused"),
     "TOKENS_NOT_PAID": Bug("  read.level = read.level - count * read.interval\n", "", 500, "beyond its rate"),
@@ -164,7 +164,7 @@ BUGS = {
         "do removed = removed + redis.call('ZREM', set, id) end", "do removed = removed + 1 end", 20000, "cancelled"
     ),
     "PARTITION_NOT_LEFT": Bug(
-        "  if state == 'waiting' then leave_partition(prefix, holder) end\n", "", 20000, "twice in one call"
+        "  leave_partition(prefix, holder, true)\n", "", 20000, "twice in one call"
     ),
     "TICK_FIRED_AGAIN": Bug(
         "if (state[1] or '') ~= expected then return 'missed' end\n", "", 5000,

@@ -219,6 +219,12 @@ def test_a_leader_whose_clock_is_ahead_is_found(monkeypatch: pytest.MonkeyPatch)
     assert re.search(r"tick \d+ was fired \d{3} ms early", outcome.problem)
 
 
+@pytest.mark.parametrize("name", [name for name in BUGS if name not in EVERYDAY])
+def test_a_bug_that_is_found_rarely_can_still_be_seeded(name: str) -> None:
+    """What finds it is slow; a change of the script would be seen only there."""
+    server_with(BUGS[name])
+
+
 def test_a_bug_that_no_script_can_have_any_more_is_an_error() -> None:
     with pytest.raises(ValueError, match="no script has the text 'never so'"):
         server_with(Bug("never so", "", 1, ""))
