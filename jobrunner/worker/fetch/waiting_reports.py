@@ -28,6 +28,8 @@ _GIVEN_UP_S = 60.0
 _TOGETHER_S = 0.1
 """Refused reports that are due within this time are tried in one turn."""
 _MOST_REFUSED = 64
+_TOLD_EVERY_S = 60.0
+"""A small queue fills and has room again many times a second."""
 _log = SafeLogger("jobrunner.fetcher")
 
 
@@ -54,6 +56,7 @@ class Backpressure:
     def __init__(self, turns: QueueRotation) -> None:
         self._turns = turns
         self._held_up: dict[str, _WaitingMoves] = {}
+        self._told_at: dict[str, float] = {}
         self.is_on = False
         """Whether any report waits."""
 
@@ -77,9 +80,15 @@ class Backpressure:
         if held is None:
             held = self._held_up[attempt.queue] = _WaitingMoves(due_at=monotonic() + _SHORTEST_PAUSE_S)
             self._turns.block(attempt.queue)
-            _log.info("a queue waits for capacity in others", queue=attempt.queue, full=sorted(targets_of(outcome)))
+            self._tell(attempt.queue, sorted(targets_of(outcome)))
         held.reports.append(report)
         held.targets |= targets_of(outcome)
+
+    def _tell(self, queue: str, full: list[str]) -> None:
+        now = monotonic()
+        if now - self._told_at.get(queue, -_TOLD_EVERY_S) >= _TOLD_EVERY_S:
+            self._told_at[queue] = now
+            _log.info("a queue waits for capacity in others", queue=queue, full=full)
 
     def take_due(self) -> list[Report]:
         """The reports to be made again in this turn."""

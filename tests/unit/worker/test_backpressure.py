@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from jobrunner import Client
 from jobrunner.attempt import Attempt
@@ -165,6 +166,28 @@ def test_what_a_full_queue_does_not_take_is_kept_and_nothing_more_reserved(bench
     client.queue(OTHER).push("x")
     bench.turns.wake(OTHER)
     assert [one.queue for one in bench.begun(2)] == [OTHER], "others do not"
+
+
+def test_a_queue_that_waits_for_capacity_is_in_the_log_once_a_minute(
+    bench: Bench, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small queue filled up to 19 times a second, and each time was a line."""
+    clean = client.queue(CLEAN)
+    clean.configure(max_size=1)
+
+    def filled() -> int:
+        with capture_logs() as logs:
+            bench.fetcher.fetch_now()
+            end(bench, begun(bench, client, 2), ON)
+            assert bench.fetcher.in_hand == 1
+            clean.purge("waiting")
+            until_empty(bench)
+            clean.purge("waiting")
+        return sum(line["event"] == "a queue waits for capacity in others" for line in logs)
+
+    assert [filled(), filled()] == [1, 0]
+    monkeypatch.setattr(waiting_reports, "_TOLD_EVERY_S", 0.0)
+    assert filled() == 1
 
 
 def test_they_go_on_when_there_is_room_in_the_order_they_came(bench: Bench, client: Client) -> None:
