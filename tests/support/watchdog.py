@@ -4,6 +4,9 @@ pytest-timeout raises an error in the main thread, once. A test that catches it,
 interpreter that turns in circles goes on regardless, and with it a run of hours. The watchdog is a thread of
 `faulthandler` that needs no interpreter: it writes the stacks of all threads to stderr and ends the process, and xdist
 reports the test that ran in it as failed.
+
+That ends the run (`--max-worker-restart 0`). With `loadgroup`, xdist 3.8 gives the tests of a process that died to
+others that have nothing to do any more, does not wake them, and waits for ever.
 """
 
 import faulthandler
