@@ -5,6 +5,7 @@ Programs add others at run time, which stay until they are removed.
 """
 
 import hashlib
+import sys
 from typing import TypeVar
 
 import msgspec
@@ -58,6 +59,10 @@ class PeriodicDefinition(msgspec.Struct, kw_only=True, rename={"signature": "sea
     def most_tasks(self) -> int | None:
         """The number of tasks after which no tick fires; None: no limit."""
         return None
+
+    def tasks_left(self, fired: int) -> int:
+        """How many more ticks become tasks, after `fired` ones; without a limit more than there will ever be."""
+        return sys.maxsize if self.most_tasks is None else self.most_tasks - fired
 
     @property
     def signed_context(self) -> EncryptionContext:

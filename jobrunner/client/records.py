@@ -261,7 +261,7 @@ def _periodic(
     state: Mapping[str, bytes] = {} if isinstance(found, Exception) else found
     last_ms, fired, skipped = (whole(state.get(name)) for name in ("last", "fired", "skipped"))
     counted_from = from_ms(last_ms) if last_ms else None
-    has_ended = definition.most_tasks is not None and fired >= definition.most_tasks
+    has_ended = definition.tasks_left(fired) <= 0
     following = NEVER if has_ended else _next(schedule, counted_from, now, served=served)
     return PeriodicRecord(
         name=definition.name,

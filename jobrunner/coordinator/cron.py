@@ -6,8 +6,7 @@ this leader computed from; so a tick is fired once even by two processes that bo
 
 import hashlib
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from jobrunner.broker.broker import Broker
@@ -27,7 +26,7 @@ from jobrunner.encryption.cipher import PayloadEncryption
 from jobrunner.errors import NO_ANSWER
 from jobrunner.logs import SafeLogger
 from jobrunner.periodic import PeriodicDefinition
-from jobrunner.schedule import NEVER
+from jobrunner.schedule import NEVER, Schedule
 
 _REFUSED_PAUSE_S = 5.0
 _AT_ONCE = 100
@@ -108,12 +107,12 @@ class PeriodicTicks:
         last = yield from self._last.of(definition)
         if last.at and last.due_at and last.at <= now < last.due_at:
             return last.due_at  # every tick of a job is a turn for all, and to ask a cron schedule takes long
-        left = sys.maxsize if definition.most_tasks is None else definition.most_tasks - last.fired
+        left = definition.tasks_left(last.fired)
         if left <= 0:
             return NEVER
         schedule = definition.parsed()
         if last.at is None:
-            return (yield from self._fire_first(definition, epoch, now))
+            return (yield from self._fire_first(definition, schedule, epoch, now))
         if last.schedule != definition.schedule_digest:  # its ticks since then were not to be
             # Not before the last tick: the clock may have stepped back, or `now` be from before a slow call.
             to = max(last_tick_at(schedule, last.at, now), last.at)
@@ -126,11 +125,17 @@ class PeriodicTicks:
                 yield from self._tell_anchored(definition, last.at - now)
             return now + _AFTER_DISPUTE
         due = due_ticks(schedule, last.at, now, catch_up=definition.catch_up, grace=self._grace)
-        return (yield from self._fire_all(due.ticks[:left], due.last, definition, epoch, now))
+        for tick in due.ticks[:left]:
+            if not (yield from self._fire_one(definition, tick, epoch, now, together=due.last)):
+                return now + _AFTER_DISPUTE
+        due_at = schedule.next_after(due.last)
+        self._last.next_is(definition.state, due_at)
+        return due_at
 
-    def _fire_first(self, definition: PeriodicDefinition, epoch: int, now: datetime) -> Operation[datetime]:
+    def _fire_first(
+        self, definition: PeriodicDefinition, schedule: Schedule, epoch: int, now: datetime
+    ) -> Operation[datetime]:
         """Fires the first tick of a job, or notes when the job was seen first. Returns when the next tick is due."""
-        schedule = definition.parsed()
         tick = first_tick(schedule, now)
         if tick > now:
             yield from self._last.start(definition, now)
@@ -138,21 +143,15 @@ class PeriodicTicks:
         yield from self._fire(definition, "", tick, epoch, together=tick)
         return schedule.next_after(tick)
 
-    def _fire_all(
-        self, ticks: Sequence[datetime], until: datetime, definition: PeriodicDefinition, epoch: int, now: datetime
-    ) -> Operation[datetime]:
-        """Fires ticks of a job up to `until`. Returns when the next tick is due, or soon when the server knows of
-        another last tick."""
-        for tick in ticks:
-            expected = (yield from self._last.of(definition)).stored
-            word = yield from self._fire(definition, expected, tick, epoch, together=until)
-            if word == "fired":
-                self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
-            if word not in _SETTLED:
-                return now + _AFTER_DISPUTE
-        due_at = definition.parsed().next_after(until)
-        self._last.next_is(definition.state, due_at)
-        return due_at
+    def _fire_one(
+        self, definition: PeriodicDefinition, tick: datetime, epoch: int, now: datetime, together: datetime
+    ) -> Operation[bool]:
+        """Fires a tick that is due, and tells how late. Returns False when the server knows of another last tick."""
+        expected = (yield from self._last.of(definition)).stored
+        word = yield from self._fire(definition, expected, tick, epoch, together=together)
+        if word == "fired":
+            self._late((definition.queue, definition.name, (now - tick).total_seconds() * 1000))
+        return word in _SETTLED
 
     def _tell_anchored(self, definition: PeriodicDefinition, ahead: timedelta) -> Operation[None]:
         """The server's clock was ahead, or a server whose clock was ahead has failed."""
