@@ -6,8 +6,9 @@ The time left is the number of open items divided by the rate at which it falls;
 not fall.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from jobrunner.broker.calls import queues
 from jobrunner.broker.calls.queues import QueueCounts
@@ -20,6 +21,7 @@ from jobrunner.etl.graph import Graph, QueueNode
 from jobrunner.inspector.batches import batches_of, stopped_by
 from jobrunner.inspector.live_rates import Growth
 from jobrunner.inspector.snapshot import CAME, ENDED, LEFT
+from jobrunner.jobs.registry import held_up
 
 UNDECLARED = "undeclared"
 """The kind of a queue that the pipeline does not declare."""
@@ -176,7 +178,7 @@ class Emptied:
         found = self._counts.read()
         served = [node.queue for node in self._graph.nodes if node.is_served]
         if any(map(self._left, map(found.__getitem__, served))):
-            held_up = self._held_up(found) if any(one.paused for one in found.values()) else set()
+            held_up = self._held_up(found) if any(one.paused for one in found.values()) else []
             if any(self._left(found[queue]) for queue in served if queue not in held_up):
                 self._before = None
                 return False
@@ -184,22 +186,17 @@ class Emptied:
         is_same, self._before = totals == self._before, totals
         return is_same
 
-    def _held_up(self, found: Counts) -> set[str]:
+    def _held_up(self, found: Counts) -> list[str]:
         """The queues whose items can leave into no target, as all targets are full and paused, or held up as well."""
-        held_up: set[str] = set()
-        stands = {queue for queue, one in found.items() if one.paused}
-        while True:
-            full = {queue for queue in stands | held_up if self._is_full(queue, found[queue])}
-            new = {node.queue for node in self._graph.nodes if node.targets and self._waits(node, full)} - held_up
-            if not new:
-                return held_up
-            held_up |= new
 
-    def _waits(self, node: QueueNode, full: Collection[str]) -> bool:
-        return all(to in full and self._graph.waits(node.queue, to) for to in node.targets)
+        @cache
+        def is_full(queue: str) -> bool:
+            max_size = self._client.queue(queue).settings().max_size or 0
+            return 0 < max_size <= found[queue].waiting + found[queue].scheduled
 
-    def _is_full(self, queue: str, found: QueueCounts) -> bool:
-        return 0 < (self._client.queue(queue).settings().max_size or 0) <= found.waiting + found.scheduled
+        targets = {node.queue: node.targets for node in self._graph.nodes}
+        paused = {queue for queue, one in found.items() if one.paused}
+        return held_up(targets, paused, lambda queue, to: self._graph.waits(queue, to) and is_full(to))
 
     def _left(self, found: QueueCounts) -> int:
         waiting = 0 if found.paused else found.waiting

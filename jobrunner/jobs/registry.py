@@ -4,7 +4,7 @@ A task has the name of its job, or is in the queue of a station; nothing in Redi
 """
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -221,6 +221,21 @@ def note_targets(queue: str, targets: tuple[str, ...]) -> None:
 def targets_of(queues: Iterable[str]) -> set[str]:
     """The queues to which the stations and drivers of these queues send items."""
     return {target for queue in queues for target in _targets.get(whole_queue(queue), ())}
+
+
+def held_up(
+    targets: Mapping[str, Collection[str]], paused: Collection[str],
+    is_blocked: Callable[[str, str], bool] = lambda *_: True,
+) -> list[str]:  # fmt: skip
+    """The queues, given with their targets, whose items can leave into no target: each is paused or held up itself, and
+    `is_blocked(queue, target)`."""
+    found: list[str] = []
+    while new := [
+        queue for queue, its in targets.items()
+        if queue not in found and its and all((to in paused or to in found) and is_blocked(queue, to) for to in its)
+    ]:  # fmt: skip
+        found += new
+    return found
 
 
 def forget_station(queue: str) -> None:

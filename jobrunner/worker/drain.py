@@ -11,6 +11,7 @@ from jobrunner.broker.calls.server import server_time
 from jobrunner.client.operations.flow_relay import relay
 from jobrunner.clock import monotonic
 from jobrunner.errors import JobrunnerError, ServerError, WorkerBroken
+from jobrunner.jobs.registry import held_up
 from jobrunner.logs import SafeLogger
 from jobrunner.outcome import Failed, Outcome, Released
 from jobrunner.worker.assembly import WorkerParts
@@ -76,7 +77,7 @@ class EmptyQueues:
         names = [*dict.fromkeys([*parts.all_queues, *chain.from_iterable(held.values())])]
         counted = run_many([queue_calls.counts(keys.queue(name)) for name in names])
         found = dict(zip(names, counted, strict=True))
-        waits = _held_up(held, {name for name, one in found.items() if one.paused})
+        waits = held_up(held, {name for name, one in found.items() if one.paused})
         own = {name: found[name] for name in parts.all_queues}
         self._paused = {name: one.waiting for name, one in own.items() if one.paused and one.waiting}
         self._held_up = {name: found[name].waiting + found[name].pending for name in waits}
@@ -107,15 +108,6 @@ class EmptyQueues:
         broker = self._parts.tasks.broker
         set_to = broker.now_ms()
         return float(set_to) if set_to else broker.run(server_time())
-
-
-def _held_up(held: Mapping[str, Collection[str]], paused: Collection[str]) -> list[str]:
-    """The queues of items that wait for capacity of paused queues only, or of queues that do."""
-    found: list[str] = []
-    while new := [queue for queue, targets in held.items()
-                  if queue not in found and all(to in paused or to in found for to in targets)]:  # fmt: skip
-        found += new
-    return found
 
 
 class Shutdown:
