@@ -207,7 +207,7 @@ def _written_as_json(line: Any, default: Any) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """The value with texts in place of `nan` and infinity."""
+    """Replaces `nan` and infinity by texts, at any depth."""
     if isinstance(value, float) and not isfinite(value):
         return str(value)
     if isinstance(value, dict):

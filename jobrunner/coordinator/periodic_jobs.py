@@ -149,7 +149,7 @@ class PeriodicDefinitions:
         self._read_at = monotonic()
 
     def _take(self, name: str, definition: PeriodicDefinition | None, before: PeriodicDefinition | None) -> None:
-        """Fires this definition from now on, in place of the one before."""
+        """Replaces the definition of a job."""
         if definition is None:
             self.complain(name, "its definition is damaged")
             return

@@ -1,4 +1,4 @@
-"""What differs between drivers of the DB-API and their databases: parameters, quotes, errors, autocommit."""
+"""Differences between drivers of the DB-API and their databases: parameters, quotes, errors, autocommit."""
 
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""What a failed batch costs: its items an attempt or nothing (`Verdict`), the station a pause (`StationPauses`). No
-I/O.
+"""Consequences of a failed batch: whether its items lose an attempt (`Verdict`), and how long the station pauses
+(`StationPauses`). No I/O.
 
 Invariants: an item dies only of an error that other items do not have. While all batches fail with the same error, no
 failure is the last of an item, and after the first few no failure counts.

@@ -86,7 +86,7 @@ class RecordsView:
 
 
 _views: dict[tuple[str, str], RecordsView] = {}
-"""The views of the sinks that wrote last. One that is gone is made anew, from the notes and the server."""
+"""Views of the sinks that wrote last; others are read again from the notes and the server."""
 _VIEWS_KEPT = 100
 _making = threading.Lock()
 
